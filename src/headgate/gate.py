@@ -1,0 +1,234 @@
+"""The gate: one learned number that decides how many units of a layer stay open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+from headgate.errors import ArgumentError, GateError, ShapeError
+from headgate.orders import Order, order_numbers
+
+Scale: TypeAlias = Literal["plain", "relative"]
+
+# Each maps z = steepness·(order + offset) to a mask value. All but the sigmoid are exactly 0 for z <= 0 and positive
+# beyond, so that Eq. 3 counts the open units whichever of them is used. The hard sigmoid is the usual one (slope 1/6)
+# moved to the right until its foot stands at 0.
+GATE_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu_tanh": lambda z: z.tanh().relu(),
+    "hard_sigmoid": lambda z: (z / 6).clamp(0, 1),
+    "linear": lambda z: z.relu(),
+    "piecewise_linear": lambda z: z.clamp(0, 1),
+    "sigmoid": lambda z: z.sigmoid(),
+}
+NEVER_ZERO = frozenset({"sigmoid"})
+
+
+class Gate(nn.Module):
+    """Multiplies `n` units along `dim` by a mask that one learned offset slides over them.
+
+    The mask is Eq. 2 of the paper, g_j = relu(tanh(α(μ_j + β))), with offset β (the only parameter), order μ,
+    steepness α and span k (the largest order number). As β falls, units close in the order of their places; Eq. 3
+    counts what is left: ceil(n(1 + β/k)).
+
+    Args:
+        n: number of units.
+        dim: the axis of the input that carries the units.
+        offset: β at the start. Training by `param_groups` never raises the offset above it.
+        steepness: α.
+        span: k.
+        order: which units close first, see `headgate.orders`.
+        fn: the gate function: "relu_tanh", "hard_sigmoid", "linear", "piecewise_linear", or "sigmoid", which is never
+            exactly 0 and therefore never lets a unit be removed.
+        scale: "plain" is Eq. 2. "relative" divides the mask by its value at the initial offset and by its own largest
+            entry: all ones at the start, and never faint however few units are open.
+        floor: how many units stay open whatever the strength. Kept by the offsets' update, not inside the mask, so
+            that a gate at its floor can open again.
+
+    Offset and order stay float32 when the model is cast to a shorter type; the mask is cast to the input's type.
+
+    Example:
+        >>> gate = Gate(4, offset=-2.0)
+        >>> gate.active, gate.keep().tolist()
+        (3, [False, True, True, True])
+        >>> gate(torch.ones(1, 4))
+        tensor([[0.0000, 0.4621, 0.9414, 0.9951]], grad_fn=<MulBackward0>)
+    """
+
+    order: Tensor
+    steepness: Tensor
+    span: Tensor
+    start: Tensor
+    baked: Tensor
+    gain: Tensor
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        dim: int = 1,
+        offset: float = 1.0,
+        steepness: float = 1.0,
+        span: float = 5.0,
+        order: Order = "index",
+        fn: str = "relu_tanh",
+        scale: Scale = "plain",
+        floor: int = 0,
+    ) -> None:
+        super().__init__()
+        _check_arguments(n, dim, offset, steepness, span, fn, scale, floor)
+        self.n = n
+        self.dim = dim
+        self.fn = fn
+        self.scale = scale
+        self.floor = floor
+        self.frozen = False
+        self.offset = nn.Parameter(torch.tensor(float(offset)))
+        self.register_buffer("order", order_numbers(order, n, float(span)))
+        self.register_buffer("steepness", torch.tensor(float(steepness)))
+        self.register_buffer("span", torch.tensor(float(span)))
+        self.register_buffer("start", torch.tensor(float(offset)))
+        # A baked gate no longer listens to its offset: its mask is `gain`.
+        self.register_buffer("baked", torch.tensor(False))
+        self.register_buffer("gain", torch.ones(n))
+        self._check_start()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` times the mask along `dim`, in x's own dtype."""
+        shape = self._mask_shape(x)
+        return x * self.mask().to(x.dtype).view(shape)
+
+    def mask(self) -> Tensor:
+        """The mask g, shape (n,), differentiable in the offset. Never reads a value back to the host."""
+        mask = self._curve(self.offset)
+        if self.scale == "relative":
+            mask = mask / self._curve(self.start)
+            largest = mask.detach().amax()
+            mask = mask / largest.clamp_min(torch.finfo(mask.dtype).tiny)
+        return torch.where(self.baked, self.gain, mask)
+
+    def keep(self) -> Tensor:
+        """Which units are open, bool, shape (n,): what removal reads.
+
+        Raises:
+            GateError: the offset is NaN, or the gate function never reaches 0, so that nothing may be removed.
+        """
+        if self.fn in NEVER_ZERO:
+            raise GateError(
+                f"a gate with fn={self.fn!r} never closes a unit exactly, so none of its {self.n} can be removed; "
+                'use fn="relu_tanh"'
+            )
+        if not bool(self.offset.isfinite()):
+            raise GateError(
+                f"the offset of this gate ({self.extra_repr()}) is {self.offset.item()}: its training diverged"
+            )
+        return self.mask().detach() > 0
+
+    @property
+    def active(self) -> int:
+        """How many units are open (Eq. 3). Reads the offset back to the host."""
+        return self.n if self.fn in NEVER_ZERO else int(self.keep().sum())
+
+    @property
+    def lowest(self) -> Tensor:
+        """The lowest offset that still leaves `floor` units open, half a unit away from the next one's closing."""
+        if self.floor == 0:
+            return -self.span
+        last_to_stay = self.order.topk(self.floor).values[-1]
+        return self.span / (2 * self.n) - last_to_stay
+
+    def extra_repr(self) -> str:
+        """The arguments that say what kind of gate this is."""
+        return f"{self.n}, dim={self.dim}, fn={self.fn!r}, scale={self.scale!r}, floor={self.floor}"
+
+    def _curve(self, offset: Tensor) -> Tensor:
+        """The gate function over all units, before any scaling."""
+        return GATE_FUNCTIONS[self.fn](self.steepness * (self.order + offset))
+
+    def _mask_shape(self, x: Tensor) -> list[int]:
+        """The mask's shape for broadcasting against x; raises where x does not fit."""
+        if not -x.ndim <= self.dim < x.ndim:
+            raise ShapeError(
+                f"Gate({self.extra_repr()}) got a tensor of shape {tuple(x.shape)}, which has no dim {self.dim}; "
+                "set the gate's dim to the axis that carries its units"
+            )
+        if x.shape[self.dim] != self.n:
+            raise ShapeError(
+                f"Gate({self.extra_repr()}) masks {self.n} units along dim {self.dim}, but got a tensor of shape "
+                f"{tuple(x.shape)}, which has {x.shape[self.dim]} there"
+            )
+        if not (x.is_floating_point() or x.is_complex()):
+            raise ShapeError(f"Gate({self.extra_repr()}) got a tensor of {x.dtype}; a mask needs floating point")
+        shape = [1] * x.ndim
+        shape[self.dim] = self.n
+        return shape
+
+    def _check_start(self) -> None:
+        if self.fn in NEVER_ZERO:
+            return
+        if self.scale == "relative" and self.active < self.n:
+            raise ArgumentError(
+                f"offset={self.start.item():g} closes {self.n - self.active} of {self.n} units from the start, which "
+                f'scale="relative" cannot divide by; use an offset above {-self.order.min().item():g}'
+            )
+        if self.active < self.floor:
+            raise ArgumentError(
+                f"offset={self.start.item():g} leaves {self.active} of {self.n} units open, below floor={self.floor}"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gate:
+        """As `nn.Module._apply`, but no tensor of a gate ever becomes shorter than float32.
+
+        In bfloat16 an offset of 1.0 cannot move by 1e-3 at all, and a mask computed there opens the wrong units.
+        """
+
+        def precise(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            shorter = moved.is_floating_point() and moved.itemsize < 4
+            return tensor.to(moved.device) if shorter else moved
+
+        super()._apply(precise, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Refuses a NaN offset by name, and widens what was saved in a short float type."""
+        for name, own in (*self._parameters.items(), *self._buffers.items()):
+            saved = state_dict.get(prefix + name)
+            if isinstance(saved, Tensor) and own is not None and saved.is_floating_point() and saved.itemsize < 4:
+                state_dict[prefix + name] = saved.to(own.dtype)
+        offset = state_dict.get(prefix + "offset")
+        if isinstance(offset, Tensor) and not bool(offset.isfinite().all()):
+            error_msgs.append(
+                f"the offset of gate {prefix.removesuffix('.') or 'root'!r} is {offset.item()} in the checkpoint"
+            )
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def _check_arguments(
+    n: int, dim: int, offset: float, steepness: float, span: float, fn: str, scale: str, floor: int
+) -> None:
+    for name, value in (("n", n), ("dim", dim), ("floor", floor)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"{name}={value!r} is not a whole number")
+    if n < 1:
+        raise ArgumentError(f"n={n}: a gate needs at least one unit")
+    if not 0 <= floor <= n:
+        raise ArgumentError(f"floor={floor} must lie between 0 and the gate's {n} units")
+    for name, number in (("steepness", steepness), ("span", span)):
+        if not (math.isfinite(number) and number > 0):
+            raise ArgumentError(f"{name}={number} must be a finite number above 0")
+    if not math.isfinite(offset):
+        raise ArgumentError(f"offset={offset} must be a finite number")
+    if fn not in GATE_FUNCTIONS:
+        raise ArgumentError(f"fn={fn!r} is not a gate function; use one of {', '.join(GATE_FUNCTIONS)}")
+    if scale not in get_args(Scale):
+        raise ArgumentError(f"scale={scale!r} is unknown; use one of {', '.join(get_args(Scale))}")

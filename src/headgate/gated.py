@@ -1,0 +1,158 @@
+"""Questions about a gated model, and the two things that can be done to its gates: freezing and baking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from headgate.errors import GateError
+from headgate.gate import Gate
+
+_SHARDED = frozenset({"FullyShardedDataParallel", "FSDPModule"})
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel, DataParallel and torch.compile wrappers.
+
+    Raises:
+        GateError: the model is sharded by FSDP, where no rank holds the gates whole.
+    """
+    while True:
+        if any(base.__name__ in _SHARDED for base in type(model).__mro__):
+            raise GateError(f"{type(model).__name__} shards its parameters, which gates do not support yet; use DDP")
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def gates(model: nn.Module) -> dict[str, Gate]:
+    """The model's gates by module path, each once, in the order of `named_modules`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 4), Gate(4), nn.Linear(4, 2))
+        >>> gates(model)
+        {'1': Gate(4, dim=1, fn='relu_tanh', scale='plain', floor=0)}
+    """
+    return {name: module for name, module in unwrap(model).named_modules() if isinstance(module, Gate)}
+
+
+def require_gates(model: nn.Module, operation: str) -> dict[str, Gate]:
+    """`gates(model)`, or an error that names the operation that needs them."""
+    found = gates(model)
+    if not found:
+        raise GateError(f"{operation}: {type(unwrap(model)).__name__} has no gates; place a headgate.Gate in it first")
+    return found
+
+
+@dataclass(frozen=True)
+class GateStatus:
+    """One gate at one moment."""
+
+    name: str
+    offset: float
+    open: int
+    total: int
+    frozen: bool
+    baked: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    """All gates of a model at one moment; prints as a table."""
+
+    gates: tuple[GateStatus, ...]
+
+    @property
+    def open(self) -> int:
+        """Open units over all gates."""
+        return sum(gate.open for gate in self.gates)
+
+    @property
+    def total(self) -> int:
+        """Units over all gates."""
+        return sum(gate.total for gate in self.gates)
+
+    def __str__(self) -> str:
+        width = max(len("gate"), *(len(gate.name) for gate in self.gates))
+        lines = [f"{'gate':<{width}}  offset   open/total"]
+        for gate in self.gates:
+            note = "  baked" if gate.baked else "  frozen" if gate.frozen else ""
+            lines.append(f"{gate.name:<{width}}  {gate.offset:+.3f}  {gate.open:>5}/{gate.total}{note}")
+        lines.append(f"{'all':<{width}}          {self.open:>5}/{self.total}  {self.open / self.total:.1%}")
+        return "\n".join(lines)
+
+
+def status(model: nn.Module) -> Status:
+    """Offset and open units of every gate.
+
+    Example:
+        >>> print(status(nn.Sequential(nn.Linear(8, 4), Gate(4, offset=-2.0))))
+        gate  offset   open/total
+        1     -2.000      3/4
+        all               3/4  75.0%
+
+    Raises:
+        GateError: no gates, or a gate whose offset is NaN, by name.
+    """
+    found = require_gates(model, "status")
+    _check_offsets(found)
+    return Status(
+        tuple(
+            GateStatus(name, gate.offset.item(), gate.active, gate.n, gate.frozen, bool(gate.baked))
+            for name, gate in found.items()
+        )
+    )
+
+
+def kept(model: nn.Module) -> float:
+    """The fraction of gated units that are open.
+
+    Example:
+        >>> kept(nn.Sequential(nn.Linear(8, 4), Gate(4, offset=-2.0)))
+        0.75
+
+    Raises:
+        GateError: no gates, or a gate whose offset is NaN, by name.
+    """
+    now = status(model)
+    return now.open / now.total
+
+
+def freeze_(model: nn.Module, frozen: bool = True) -> None:
+    """Holds all offsets where they are, or lets them move again: a cold start is `freeze_(model, epoch < 20)`.
+
+    Gradients still flow and `requires_grad` is untouched, so it is safe under DistributedDataParallel; the optimizer
+    step leaves a frozen offset alone. A captured CUDA graph has to be captured anew after a change. Not part of the
+    state dict, like `requires_grad`.
+    """
+    for gate in require_gates(model, "freeze_").values():
+        gate.frozen = frozen
+
+
+@torch.no_grad()
+def bake_(model: nn.Module) -> None:
+    """Fixes every gate's mask at its present values: the same function, but offsets no longer matter.
+
+    A hand-placed gate does not know the weights that read it, so the values stay in the gate, as the buffer `gain`.
+    Baking twice changes nothing.
+
+    Raises:
+        GateError: no gates, or a gate whose offset is NaN, by name; nothing has been changed then.
+    """
+    found = require_gates(model, "bake_")
+    _check_offsets(found)
+    for gate in found.values():
+        gate.gain.copy_(gate.mask())
+        gate.baked.fill_(True)
+
+
+def _check_offsets(found: dict[str, Gate]) -> None:
+    """Raises where an offset is not a finite number, naming the gates."""
+    bad = [f"{name or 'root'} ({gate.offset.item()})" for name, gate in found.items() if not gate.offset.isfinite()]
+    if bad:
+        raise GateError(f"training has diverged: the offset is not a finite number in {', '.join(bad)}")

@@ -1,0 +1,50 @@
+"""The penalty that pushes gates shut."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from headgate.errors import HeadgateWarning
+from headgate.gate import Gate
+from headgate.gated import require_gates
+from headgate.offsets import is_in_a_group
+
+
+def penalty(model: nn.Module) -> Tensor:
+    """The mean over gates of max(offset, -span), one differentiable scalar to add to the loss, times a strength.
+
+    This is the paper's Σβ/(l-1). Below -span, where a gate is shut altogether, nothing is left to push.
+
+    Warns:
+        HeadgateWarning: offsets that no group made by `param_groups` or `offset_group` holds; they would stay where
+            they are, or be moved by the optimizer without bound or floor.
+
+    Example:
+        >>> import headgate
+        >>> model = nn.Sequential(nn.Linear(4, 4), Gate(4, offset=1.0), nn.Linear(4, 4), Gate(4, offset=-2.0))
+        >>> optimizer = torch.optim.Adam(headgate.param_groups(model, lr=1e-3))
+        >>> penalty(model)
+        tensor(-0.5000, grad_fn=<MeanBackward0>)
+    """
+    found = require_gates(model, "penalty")
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        _warn_of_orphans(found)
+    offsets = [torch.maximum(gate.offset, -gate.span) for gate in found.values()]
+    return torch.stack(offsets).mean()
+
+
+def _warn_of_orphans(found: dict[str, Gate]) -> None:
+    """Warns of leaf offsets in no group. Substituted ones (functional_call, vmap) are somebody else's to move."""
+    orphans = [
+        name for name, gate in found.items() if isinstance(gate.offset, nn.Parameter) and not is_in_a_group(gate)
+    ]
+    if orphans:
+        warnings.warn(
+            f"no optimizer group made by headgate holds the offsets of {', '.join(orphans)}: build the optimizer from "
+            "headgate.param_groups(model, lr=…), or add headgate.offset_group(model) to your own groups",
+            HeadgateWarning,
+            stacklevel=3,
+        )

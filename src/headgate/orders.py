@@ -1,0 +1,60 @@
+"""Orders: which units of a gate close first.
+
+An order gives every unit j a place in 0 … n-1; low places close first. From the places follow the order numbers of
+the paper, μ_j = span·(place+1)/n. The reference code counts from 0 instead, μ_j = span·place/n, which leaves one unit
+less at the same offset; the names that end in `0` ask for that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from headgate.errors import ArgumentError
+
+Order: TypeAlias = str | Sequence[int] | Tensor
+
+KNOWN_ORDERS = '"index", "random:SEED", their counts from zero "index0" and "random0:SEED", or a permutation of 0 … n-1'
+
+
+def order_numbers(order: Order, n: int, span: float) -> Tensor:
+    """The order numbers μ, float32, shape (n,).
+
+    Example:
+        >>> order_numbers("index", 4, 5.0)
+        tensor([1.2500, 2.5000, 3.7500, 5.0000])
+        >>> order_numbers([3, 2, 1, 0], 4, 5.0)
+        tensor([5.0000, 3.7500, 2.5000, 1.2500])
+    """
+    if isinstance(order, str):
+        places, first = _named_places(order, n)
+    else:
+        places, first = _checked_permutation(order, n), 1
+    return ((places.double() + first) * (span / n)).float()
+
+
+def _named_places(name: str, n: int) -> tuple[Tensor, int]:
+    """Places for a named order, and the number its count starts from."""
+    kind, _, seed = name.partition(":")
+    first = 0 if kind.endswith("0") else 1
+    kind = kind.removesuffix("0")
+    if kind == "index" and not seed:
+        return torch.arange(n), first
+    if kind == "random" and seed.isdecimal():
+        generator = torch.Generator().manual_seed(int(seed))
+        return torch.randperm(n, generator=generator), first
+    raise ArgumentError(f"order {name!r} is unknown; use {KNOWN_ORDERS}")
+
+
+def _checked_permutation(order: Sequence[int] | Tensor, n: int) -> Tensor:
+    places = torch.as_tensor(order, device="cpu")
+    if places.shape != (n,):
+        raise ArgumentError(f"order has shape {tuple(places.shape)}, but the gate has {n} units: give each a place")
+    if places.is_floating_point() or places.dtype == torch.bool:
+        raise ArgumentError(f"order has dtype {places.dtype}; give whole numbers, a permutation of 0 … {n - 1}")
+    if not torch.equal(places.sort().values, torch.arange(n, dtype=places.dtype)):
+        raise ArgumentError(f"order is not a permutation of 0 … {n - 1}: every place must occur exactly once")
+    return places
