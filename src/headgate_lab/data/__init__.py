@@ -1,0 +1,1 @@
+"""Plain datasets. They know neither gates nor methods."""

@@ -1,0 +1,144 @@
+"""The command says what it found, and refuses what it cannot do before it trains."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+import headgate
+from headgate_lab import demo
+from headgate_lab.cli import main
+from headgate_lab.demo import DemoConfig, Frame, Trace
+
+
+def found(config: DemoConfig) -> Trace:
+    closed = config.bottleneck - config.dimension
+    return Trace(config, (Frame(config.steps, -3.0, (0.0,) * closed + (0.5,) * config.dimension, 1e-9),), seconds=1.5)
+
+
+@pytest.mark.parametrize("dimensions", [["5"], ["5", "10"], ["1", "2", "3", "20", "30", "49"]], ids=len)
+def test_a_miss_is_said_and_is_a_failure(
+    dimensions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "picture.png"
+    assert main(["demo", "--dimensions", *dimensions, "--steps", "3", "--out", str(out)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("missed") == len(dimensions)
+    assert f"picture: {out}\n" in printed
+    assert imread(out).shape[2] == 4
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_hit_is_a_success_and_both_dimensions_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "run", lambda config, watch: found(config))
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("exact") == 2
+    assert (tmp_path / "headgate-demo.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["--dimensions", "0"], "dimension 0 "),
+        (["--dimensions", "5", "-3"], "dimension -3 "),
+        (["--dimensions", "50"], "dimension 50 "),
+        (["--dimensions", "5", "5"], "twice"),
+        (["--dimensions", "five"], "five"),
+        (["--steps", "0"], "steps"),
+        (["--seed", "-1"], "seed"),
+        (["--out", "missing/folder/x.png"], "missing/folder does not exist"),
+        (["--out", "."], "is a folder"),
+        (["--out", "file/x.png"], "file does not exist"),
+        (["--colour"], "--colour"),
+    ],
+)
+def test_wrong_arguments_are_one_line_before_any_training(
+    arguments: list[str],
+    culprit: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("trained"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", *arguments])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert culprit in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_permission_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)  # root could write even where the mode forbids it
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--out", str(tmp_path / "x.png")])
+    assert ended.value.code == 2
+    assert f"cannot write in {tmp_path}: Permission denied" in capsys.readouterr().err
+
+
+def test_the_command_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    (script,) = entry_points(group="console_scripts", name="headgate")
+    assert script.load() is main
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"headgate {headgate.__version__}\n"
+    assert headgate.__version__ == version("headgate")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+
+
+def _python(program: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize("package", ["rich", "matplotlib"])
+def test_without_the_lab_extra_it_says_what_to_install(package: str, tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['demo']))"
+    )
+    process = _python(program, tmp_path)
+    printed, complaint = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert printed == ""
+    assert complaint.count("\n") == 1
+    assert package in complaint
+    assert "pip install 'headgate[lab]'" in complaint
+
+
+def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
+    # The handler is set by hand: a test runner started in the background hands down an ignored SIGINT.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from headgate_lab.cli import main; sys.exit(main(['demo', '--steps', '1000000']))"
+    )
+    process = _python(program, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("5 factors: step    0/")
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert complaint == "headgate: interrupted\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""The examples in the lab's docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import headgate_lab
+
+MODULES = [info.name for info in pkgutil.walk_packages(headgate_lab.__path__, "headgate_lab.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_there_are_examples() -> None:
+    assert "headgate_lab.data.factors" in MODULES
+    assert doctest.testmod(importlib.import_module("headgate_lab.data.factors")).attempted > 0

@@ -1,0 +1,88 @@
+"""The README's results are what the records say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate_lab.report.readme import BEGIN, END, NOTHING_YET, RecordError, load_records, main, section, with_section
+
+
+def write_record(path: Path, **changes: Any) -> None:
+    record = {
+        "recipe": "factors",
+        "config": {"dimension": 5},
+        "seed": 0,
+        "metrics": {"found": 5},
+        "environment": {"torch": "2.13.0", "device": "two cores", "commit": "abc"},
+        "duration_s": 4.0,
+        "headline": "Finds 5 of 5.",
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record | changes))
+
+
+def test_without_records_it_says_so(tmp_path: Path) -> None:
+    assert section(load_records(tmp_path / "none")) == NOTHING_YET
+
+
+def test_runs_that_differ_in_their_seed_share_a_row(tmp_path: Path) -> None:
+    for seed in (2, 0, 10):
+        write_record(tmp_path / "factors" / f"{seed}.json", seed=seed)
+    write_record(tmp_path / "b.json", recipe="a|b", headline="One\nline.")
+    assert section(load_records(tmp_path)).splitlines() == [
+        "| recipe | headline | seeds | device |",
+        "|---|---|---|---|",
+        "| a\\|b | One line. | 0 | two cores |",
+        "| factors | Finds 5 of 5. | 0, 2, 10 | two cores |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "culprit"),
+    [
+        ("{", "not JSON"),
+        ("[]", "missing keys"),
+        ('{"recipe": "r"}', "'headline'"),
+    ],
+)
+def test_a_bad_record_is_named(content: str, culprit: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(RecordError, match=r"bad\.json.*" + culprit):
+        load_records(tmp_path)
+
+
+def test_unknown_keys_and_a_thin_environment_are_refused(tmp_path: Path) -> None:
+    write_record(tmp_path / "a.json", notes="")
+    with pytest.raises(RecordError, match=r"unknown keys .'notes'"):
+        load_records(tmp_path)
+    write_record(tmp_path / "a.json", environment={"torch": "2.13.0"})
+    with pytest.raises(RecordError, match=r"lacks .'commit', 'device'"):
+        load_records(tmp_path)
+
+
+@pytest.mark.parametrize("readme", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
+def test_a_readme_without_markers_is_refused(readme: str) -> None:
+    with pytest.raises(RecordError, match="each once"):
+        with_section(readme, "x")
+
+
+def test_the_command_rewrites_only_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nstale\n{END}\nafter\n")
+    write_record(tmp_path / "results" / "a.json")
+    arguments = ["--readme", str(readme), "--results", str(tmp_path / "results")]
+    assert main(arguments) == 0
+    assert "1 records, rewritten" in capsys.readouterr().out
+    table = section(load_records(tmp_path / "results"))
+    assert readme.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
+    assert main(arguments) == 0
+    assert "unchanged" in capsys.readouterr().out
+
+
+def test_the_command_fails_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--readme", str(tmp_path / "README.md")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
