@@ -86,15 +86,16 @@ class Gate(nn.Module):
         self.scale = scale
         self.floor = floor
         self.frozen = False
-        self.offset = nn.Parameter(torch.tensor(float(offset)))
-        self.register_buffer("order", order_numbers(order, n, float(span)))
-        self.register_buffer("steepness", torch.tensor(float(steepness)))
-        self.register_buffer("span", torch.tensor(float(span)))
-        self.register_buffer("start", torch.tensor(float(offset)))
-        # A baked gate no longer listens to its offset: its mask is `gain`.
-        self.register_buffer("baked", torch.tensor(False))
-        self.register_buffer("gain", torch.ones(n))
-        self._check_start()
+        numbers = order_numbers(order, n, float(span))
+        self._check_start(int((numbers + offset > 0).sum()), offset, -numbers.min().item())
+        self.offset = nn.Parameter(_number(offset))
+        self.register_buffer("order", numbers.to(self.offset.device))
+        self.register_buffer("steepness", _number(steepness))
+        self.register_buffer("span", _number(span))
+        self.register_buffer("start", _number(offset))
+        # A baked gate no longer listens to its offset: its mask is `gain`. Not a bool, which averaging cannot subtract.
+        self.register_buffer("baked", torch.tensor(0, dtype=torch.uint8))
+        self.register_buffer("gain", torch.ones(n, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the mask along `dim`, in x's own dtype."""
@@ -108,7 +109,7 @@ class Gate(nn.Module):
             mask = mask / self._curve(self.start)
             largest = mask.detach().amax()
             mask = mask / largest.clamp_min(torch.finfo(mask.dtype).tiny)
-        return torch.where(self.baked, self.gain, mask)
+        return torch.where(self.baked != 0, self.gain, mask)
 
     def keep(self) -> Tensor:
         """Which units are open, bool, shape (n,): what removal reads.
@@ -166,29 +167,28 @@ class Gate(nn.Module):
         shape[self.dim] = self.n
         return shape
 
-    def _check_start(self) -> None:
+    def _check_start(self, opened: int, offset: float, needed: float) -> None:
+        """Refuses an initial offset that leaves too few units open; on the host, so that gates can be built on meta."""
         if self.fn in NEVER_ZERO:
             return
-        if self.scale == "relative" and self.active < self.n:
+        if self.scale == "relative" and opened < self.n:
             raise ArgumentError(
-                f"offset={self.start.item():g} closes {self.n - self.active} of {self.n} units from the start, which "
-                f'scale="relative" cannot divide by; use an offset above {-self.order.min().item():g}'
+                f"offset={offset:g} closes {self.n - opened} of {self.n} units from the start, which "
+                f'scale="relative" cannot divide by; use an offset above {needed:g}'
             )
-        if self.active < self.floor:
-            raise ArgumentError(
-                f"offset={self.start.item():g} leaves {self.active} of {self.n} units open, below floor={self.floor}"
-            )
+        if opened < self.floor:
+            raise ArgumentError(f"offset={offset:g} leaves {opened} of {self.n} units open, below floor={self.floor}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gate:
-        """As `nn.Module._apply`, but no tensor of a gate ever becomes shorter than float32.
+        """As `nn.Module._apply`, but the numbers of a gate stay float32 or become float64, nothing else.
 
         In bfloat16 an offset of 1.0 cannot move by 1e-3 at all, and a mask computed there opens the wrong units.
         """
 
         def precise(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            shorter = moved.is_floating_point() and moved.itemsize < 4
-            return tensor.to(moved.device) if shorter else moved
+            fits = moved.dtype in (torch.float32, torch.float64) or not tensor.is_floating_point()
+            return moved if fits else tensor.to(moved.device)
 
         super()._apply(precise, recurse)  # type: ignore[no-untyped-call]
         return self
@@ -211,6 +211,11 @@ class Gate(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def _number(value: float) -> Tensor:
+    """A float32 scalar, whatever the default dtype is."""
+    return torch.tensor(float(value), dtype=torch.float32)
 
 
 def _check_arguments(

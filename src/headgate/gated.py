@@ -148,7 +148,7 @@ def bake_(model: nn.Module) -> None:
     _check_offsets(found)
     for gate in found.values():
         gate.gain.copy_(gate.mask())
-        gate.baked.fill_(True)
+        gate.baked.fill_(1)
 
 
 def _check_offsets(found: dict[str, Gate]) -> None:

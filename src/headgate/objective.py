@@ -39,7 +39,9 @@ def penalty(model: nn.Module) -> Tensor:
 def _warn_of_orphans(found: dict[str, Gate]) -> None:
     """Warns of leaf offsets in no group. Substituted ones (functional_call, vmap) are somebody else's to move."""
     orphans = [
-        name for name, gate in found.items() if isinstance(gate.offset, nn.Parameter) and not is_in_a_group(gate)
+        name or "root"
+        for name, gate in found.items()
+        if isinstance(gate.offset, nn.Parameter) and not is_in_a_group(gate)
     ]
     if orphans:
         warnings.warn(

@@ -21,7 +21,7 @@ KNOWN_ORDERS = '"index", "random:SEED", their counts from zero "index0" and "ran
 
 
 def order_numbers(order: Order, n: int, span: float) -> Tensor:
-    """The order numbers μ, float32, shape (n,).
+    """The order numbers μ, float32, shape (n,), on the CPU.
 
     Example:
         >>> order_numbers("index", 4, 5.0)
@@ -42,19 +42,22 @@ def _named_places(name: str, n: int) -> tuple[Tensor, int]:
     first = 0 if kind.endswith("0") else 1
     kind = kind.removesuffix("0")
     if kind == "index" and not seed:
-        return torch.arange(n), first
+        return torch.arange(n, device="cpu"), first
     if kind == "random" and seed.isdecimal():
-        generator = torch.Generator().manual_seed(int(seed))
-        return torch.randperm(n, generator=generator), first
+        generator = torch.Generator("cpu").manual_seed(int(seed))
+        return torch.randperm(n, generator=generator, device="cpu"), first
     raise ArgumentError(f"order {name!r} is unknown; use {KNOWN_ORDERS}")
 
 
 def _checked_permutation(order: Sequence[int] | Tensor, n: int) -> Tensor:
-    places = torch.as_tensor(order, device="cpu")
+    try:
+        places = torch.as_tensor(order, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"order {order!r} is unknown; use {KNOWN_ORDERS}") from error
     if places.shape != (n,):
         raise ArgumentError(f"order has shape {tuple(places.shape)}, but the gate has {n} units: give each a place")
     if places.is_floating_point() or places.dtype == torch.bool:
         raise ArgumentError(f"order has dtype {places.dtype}; give whole numbers, a permutation of 0 … {n - 1}")
-    if not torch.equal(places.sort().values, torch.arange(n, dtype=places.dtype)):
+    if not torch.equal(places.sort().values, torch.arange(n, dtype=places.dtype, device="cpu")):
         raise ArgumentError(f"order is not a permutation of 0 … {n - 1}: every place must occur exactly once")
     return places
