@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate import ArgumentError, Gate, GateError, HeadgateError, ShapeError, bake_
-from headgate.gate import GATE_FUNCTIONS, NEVER_ZERO
+from headgate.curve import GATE_FUNCTIONS, NEVER_ZERO
 
 FUNCTIONS = sorted(GATE_FUNCTIONS)
 ZERO_REACHING = sorted(set(GATE_FUNCTIONS) - NEVER_ZERO)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import headgate as hg
 from headgate import Gate
-from headgate.gate import GATE_FUNCTIONS, NEVER_ZERO
+from headgate.curve import GATE_FUNCTIONS, NEVER_ZERO
 
 ZERO_REACHING = sorted(set(GATE_FUNCTIONS) - NEVER_ZERO)
 

@@ -25,5 +25,9 @@ class OptimizerError(HeadgateError, RuntimeError):
     """An optimizer cannot carry the offsets as it was set up."""
 
 
+class CompactionError(HeadgateError, RuntimeError):
+    """A smaller model did not compute what the gated one computes; it was thrown away."""
+
+
 class HeadgateWarning(UserWarning):
     """Something that runs but is most likely not what was meant."""

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from headgate.curve import GATE_FUNCTIONS, NEVER_ZERO, Scale, mask_values
 from headgate.errors import ArgumentError, GateError, ShapeError
 from headgate.orders import Order, order_numbers
-
-Scale: TypeAlias = Literal["plain", "relative"]
-
-# Each maps z = steepness·(order + offset) to a mask value. All but the sigmoid are exactly 0 for z <= 0 and positive
-# beyond, so that Eq. 3 counts the open units whichever of them is used. The hard sigmoid is the usual one (slope 1/6)
-# moved to the right until its foot stands at 0.
-GATE_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu_tanh": lambda z: z.tanh().relu(),
-    "hard_sigmoid": lambda z: (z / 6).clamp(0, 1),
-    "linear": lambda z: z.relu(),
-    "piecewise_linear": lambda z: z.clamp(0, 1),
-    "sigmoid": lambda z: z.sigmoid(),
-}
-NEVER_ZERO = frozenset({"sigmoid"})
 
 
 class Gate(nn.Module):
@@ -104,11 +91,7 @@ class Gate(nn.Module):
 
     def mask(self) -> Tensor:
         """The mask g, shape (n,), differentiable in the offset. Never reads a value back to the host."""
-        mask = self._curve(self.offset)
-        if self.scale == "relative":
-            mask = mask / self._curve(self.start)
-            largest = mask.detach().amax()
-            mask = mask / largest.clamp_min(torch.finfo(mask.dtype).tiny)
+        mask = mask_values(self.order, self.offset, self.start, self.steepness, self.fn, self.scale)
         return torch.where(self.baked != 0, self.gain, mask)
 
     def keep(self) -> Tensor:
@@ -144,10 +127,6 @@ class Gate(nn.Module):
     def extra_repr(self) -> str:
         """The arguments that say what kind of gate this is."""
         return f"{self.n}, dim={self.dim}, fn={self.fn!r}, scale={self.scale!r}, floor={self.floor}"
-
-    def _curve(self, offset: Tensor) -> Tensor:
-        """The gate function over all units, before any scaling."""
-        return GATE_FUNCTIONS[self.fn](self.steepness * (self.order + offset))
 
     def _mask_shape(self, x: Tensor) -> list[int]:
         """The mask's shape for broadcasting against x; raises where x does not fit."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
+from headgate.bank import Bank, InsertedGate, bank_of
 from headgate.errors import GateError
 from headgate.gate import Gate
+from headgate.masked import bake_inserted_
+
+AnyGate: TypeAlias = Gate | InsertedGate
+# What holds a parameter of offsets: a hand-placed gate its one, a bank those of all inserted gates.
+OffsetOwner: TypeAlias = Gate | Bank
 
 _SHARDED = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 
@@ -30,7 +37,7 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def gates(model: nn.Module) -> dict[str, Gate]:
+def gates(model: nn.Module) -> dict[str, AnyGate]:
     """The model's gates by module path, each once, in the order of `named_modules`.
 
     Example:
@@ -38,15 +45,28 @@ def gates(model: nn.Module) -> dict[str, Gate]:
         >>> gates(model)
         {'1': Gate(4, dim=1, fn='relu_tanh', scale='plain', floor=0)}
     """
-    return {name: module for name, module in unwrap(model).named_modules() if isinstance(module, Gate)}
+    root = unwrap(model)
+    placed: dict[str, AnyGate] = {name: module for name, module in root.named_modules() if isinstance(module, Gate)}
+    bank = bank_of(root)
+    return placed if bank is None else {**placed, **bank.views()}
 
 
-def require_gates(model: nn.Module, operation: str) -> dict[str, Gate]:
+def require_gates(model: nn.Module, operation: str) -> dict[str, AnyGate]:
     """`gates(model)`, or an error that names the operation that needs them."""
     found = gates(model)
     if not found:
-        raise GateError(f"{operation}: {type(unwrap(model)).__name__} has no gates; place a headgate.Gate in it first")
+        raise GateError(
+            f"{operation}: {type(unwrap(model)).__name__} has no gates; insert_gates_(model, example) or place a Gate"
+        )
     return found
+
+
+def require_owners(model: nn.Module, operation: str) -> dict[str, OffsetOwner]:
+    """What holds the model's offsets: hand-placed gates by path, and the bank of inserted ones."""
+    found = require_gates(model, operation)
+    owners: dict[str, OffsetOwner] = {name: gate for name, gate in found.items() if isinstance(gate, Gate)}
+    bank = bank_of(unwrap(model))
+    return owners if bank is None else {**owners, "inserted gates": bank}
 
 
 @dataclass(frozen=True)
@@ -130,28 +150,32 @@ def freeze_(model: nn.Module, frozen: bool = True) -> None:
     step leaves a frozen offset alone. A captured CUDA graph has to be captured anew after a change. Not part of the
     state dict, like `requires_grad`.
     """
-    for gate in require_gates(model, "freeze_").values():
-        gate.frozen = frozen
+    for owner in require_owners(model, "freeze_").values():
+        owner.frozen = frozen
 
 
 @torch.no_grad()
 def bake_(model: nn.Module) -> None:
     """Fixes every gate's mask at its present values: the same function, but offsets no longer matter.
 
-    A hand-placed gate does not know the weights that read it, so the values stay in the gate, as the buffer `gain`.
-    Baking twice changes nothing.
+    The masks of inserted gates move into the weights: open units are 1 from then on, closed ones 0. A hand-placed
+    gate does not know the weights that read it, so the values stay in the gate, as the buffer `gain`. Baking twice
+    changes nothing.
 
     Raises:
         GateError: no gates, or a gate whose offset is NaN, by name; nothing has been changed then.
     """
     found = require_gates(model, "bake_")
     _check_offsets(found)
-    for gate in found.values():
-        gate.gain.copy_(gate.mask())
-        gate.baked.fill_(1)
+    for owner in require_owners(model, "bake_").values():
+        if isinstance(owner, Gate):
+            owner.gain.copy_(owner.mask())
+            owner.baked.fill_(1)
+        else:
+            bake_inserted_(owner)
 
 
-def _check_offsets(found: dict[str, Gate]) -> None:
+def _check_offsets(found: dict[str, AnyGate]) -> None:
     """Raises where an offset is not a finite number, naming the gates."""
     bad = [f"{name or 'root'} ({gate.offset.item()})" for name, gate in found.items() if not gate.offset.isfinite()]
     if bad:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.errors import HeadgateWarning
-from headgate.gate import Gate
-from headgate.gated import require_gates
+from headgate.gated import OffsetOwner, require_owners
 from headgate.offsets import is_in_a_group
 
 
@@ -24,24 +23,24 @@ def penalty(model: nn.Module) -> Tensor:
 
     Example:
         >>> import headgate
-        >>> model = nn.Sequential(nn.Linear(4, 4), Gate(4, offset=1.0), nn.Linear(4, 4), Gate(4, offset=-2.0))
+        >>> model = nn.Sequential(nn.Linear(4, 4), headgate.Gate(4), nn.Linear(4, 4), headgate.Gate(4, offset=-2.0))
         >>> optimizer = torch.optim.Adam(headgate.param_groups(model, lr=1e-3))
         >>> penalty(model)
         tensor(-0.5000, grad_fn=<MeanBackward0>)
     """
-    found = require_gates(model, "penalty")
+    found = require_owners(model, "penalty")
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         _warn_of_orphans(found)
-    offsets = [torch.maximum(gate.offset, -gate.span) for gate in found.values()]
-    return torch.stack(offsets).mean()
+    offsets = [owner.offset.clamp(min=-owner.span).reshape(-1) for owner in found.values()]
+    return torch.cat(offsets).mean()
 
 
-def _warn_of_orphans(found: dict[str, Gate]) -> None:
+def _warn_of_orphans(found: dict[str, OffsetOwner]) -> None:
     """Warns of leaf offsets in no group. Substituted ones (functional_call, vmap) are somebody else's to move."""
     orphans = [
         name or "root"
-        for name, gate in found.items()
-        if isinstance(gate.offset, nn.Parameter) and not is_in_a_group(gate)
+        for name, owner in found.items()
+        if isinstance(owner.offset, nn.Parameter) and not is_in_a_group(owner)
     ]
     if orphans:
         warnings.warn(

@@ -26,8 +26,7 @@ from torch.optim import ASGD, LBFGS, NAdam, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from headgate.errors import ArgumentError, GateError, OptimizerError
-from headgate.gate import Gate
-from headgate.gated import require_gates, unwrap
+from headgate.gated import OffsetOwner, require_owners, unwrap
 
 OffsetUpdate: TypeAlias = Literal["bounded", "plain"]
 ParamGroup: TypeAlias = dict[str, Any]
@@ -37,7 +36,7 @@ FIRST_DECAY, SECOND_DECAY = 0.9, 0.99
 EPSILON = 1e-6
 
 # Gates whose offset was handed out in a group, by the offset's id: not those of a deep copy without groups.
-_gate_of: WeakValueDictionary[int, Gate] = WeakValueDictionary()
+_gate_of: WeakValueDictionary[int, OffsetOwner] = WeakValueDictionary()
 _hidden: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
@@ -83,7 +82,7 @@ def offset_group(model: nn.Module, *, offset_lr: float = 2e-3, offset_update: Of
         raise ArgumentError(f"offset_update={offset_update!r} is unknown; use one of {known}")
     if not 0 < offset_lr < math.inf:
         raise ArgumentError(f"offset_lr={offset_lr} must be above 0 and finite; to hold offsets use freeze_(model)")
-    found = require_gates(model, "offset_group")
+    found = require_owners(model, "offset_group")
     _refuse_shared_offsets(found)
     _install_hooks()
     _gate_of.update({id(gate.offset): gate for gate in found.values()})
@@ -93,18 +92,18 @@ def offset_group(model: nn.Module, *, offset_lr: float = 2e-3, offset_update: Of
     return group
 
 
-def is_in_a_group(gate: Gate) -> bool:
+def is_in_a_group(gate: OffsetOwner) -> bool:
     """Whether the gate's offset was handed out by `param_groups` or `offset_group`."""
     return _owner(gate.offset) is gate
 
 
-def _owner(parameter: Tensor) -> Gate | None:
+def _owner(parameter: Tensor) -> OffsetOwner | None:
     """The gate whose offset was handed out as this parameter; ids alone may have been reused."""
     gate = _gate_of.get(id(parameter))
     return gate if gate is not None and gate.offset is parameter else None
 
 
-def _refuse_shared_offsets(found: dict[str, Gate]) -> None:
+def _refuse_shared_offsets(found: dict[str, OffsetOwner]) -> None:
     first: dict[int, str] = {}
     for name, gate in found.items():
         if (other := first.setdefault(id(gate.offset), name)) != name:
@@ -194,7 +193,7 @@ def _update_rule(optimizer: Optimizer, group: ParamGroup) -> str:
     return str(rule)
 
 
-def _gate_of_offset(optimizer: Optimizer, offset: Tensor) -> Gate:
+def _gate_of_offset(optimizer: Optimizer, offset: Tensor) -> OffsetOwner:
     gate = _owner(offset)
     if gate is None:
         raise OptimizerError(
@@ -204,7 +203,7 @@ def _gate_of_offset(optimizer: Optimizer, offset: Tensor) -> Gate:
     return gate
 
 
-def _step_bounded_(optimizer: Optimizer, gate: Gate, group: ParamGroup) -> None:
+def _step_bounded_(optimizer: Optimizer, gate: OffsetOwner, group: ParamGroup) -> None:
     """One bounded step. All on the device: no value is read back, so it can be captured in a CUDA graph."""
     offset, state = gate.offset, _moments(optimizer, gate.offset)
     gradient, sound = _true_gradient(optimizer, offset)
@@ -215,7 +214,7 @@ def _step_bounded_(optimizer: Optimizer, gate: Gate, group: ParamGroup) -> None:
     second = state["second"].lerp(gradient.square(), 1 - SECOND_DECAY)
     ratio = (first / (1 - FIRST_DECAY**count)) / ((second / (1 - SECOND_DECAY**count)).sqrt() + EPSILON)
     target = offset - group["offset_lr"] * ratio.clamp(-1, 1)
-    bounded = torch.minimum(torch.maximum(target, gate.lowest), gate.start)
+    bounded = torch.maximum(target, gate.lowest).clamp(max=gate.start)
     for tensor, value in ((offset, bounded), (state["first"], first), (state["second"], second)):
         tensor.copy_(torch.where(moves, value, tensor))
     state["step"].copy_(count)

@@ -29,11 +29,13 @@ def order_numbers(order: Order, n: int, span: float) -> Tensor:
         >>> order_numbers([3, 2, 1, 0], 4, 5.0)
         tensor([5.0000, 3.7500, 2.5000, 1.2500])
     """
-    if isinstance(order, str):
-        places, first = _named_places(order, n)
-    else:
-        places, first = _checked_permutation(order, n), 1
+    places, first = places_of(order, n)
     return ((places.double() + first) * (span / n)).float()
+
+
+def places_of(order: Order, n: int) -> tuple[Tensor, int]:
+    """The place of every unit, a permutation of 0 … n-1 on the CPU, and the number the count starts from."""
+    return _named_places(order, n) if isinstance(order, str) else (_checked_permutation(order, n), 1)
 
 
 def _named_places(name: str, n: int) -> tuple[Tensor, int]:

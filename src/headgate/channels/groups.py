@@ -1,0 +1,245 @@
+"""Groups of channels that live and die together, as frozen data that prints.
+
+>>> import torch
+>>> from torch import nn
+>>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+>>> print(find_groups(model, torch.randn(2, 8)))
+group  units  written by        read by
+0      16     0.bias, 0.weight  2.weight
+<BLANKLINE>
+stays                         size  because
+0.weight (in)                 8     0: linear: reads channels that cannot be removed
+2.bias (out), 2.weight (out)  4     2: output: the model returns it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+
+from headgate.channels.ledger import Ledger, Obstacle, Solution
+from headgate.channels.trace import Example, Walk, aliases, export
+from headgate.channels.values import Origin
+
+# The unit of an index that must stay.
+STAYS = -1
+
+Axis = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units with the same fate structure: written by the same axes, read by the same axes."""
+
+    name: str
+    start: int
+    size: int
+    writers: tuple[Axis, ...]
+    readers: tuple[Axis, ...]
+    stream: bool
+
+    @property
+    def units(self) -> range:
+        """The numbers of its units in the plan."""
+        return range(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The write side of a residual branch: the linear map at its end, whose rows can be silenced and cut.
+
+    `units` numbers the rows by the stream's units, from 0; `group` names the stream's group where both have the same
+    units in the same order, so that both can close in one order. `sliced` axes are cut in the small model, whose map
+    then writes its narrow output back into place. A branch that is silent altogether leaves with its `block`, the
+    module that only adds it to its input, if there is one.
+    """
+
+    name: str
+    path: str
+    dim: int
+    units: tuple[int, ...]
+    group: str | None
+    masked: tuple[Axis, ...]
+    sliced: tuple[Axis, ...]
+    block: str | None
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return max(self.units) + 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Channels that must stay: the axes that carry them, how many they are, and what stands in the way."""
+
+    axes: tuple[Axis, ...]
+    size: int
+    obstacles: tuple[Obstacle, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS."""
+
+    groups: tuple[Group, ...]
+    branches: tuple[Branch, ...]
+    refusals: tuple[Refusal, ...]
+    axes: Mapping[Axis, tuple[int, ...]]
+    widths: Mapping[str, tuple[int, ...]]
+
+    @property
+    def size(self) -> int:
+        """Units over all groups."""
+        return sum(group.size for group in self.groups)
+
+    def without(self, reasons: Mapping[str, str]) -> Plan:
+        """The plan after these groups, by name, have turned out to stay."""
+        if not reasons:
+            return self
+        groups: list[Group] = []
+        numbers: dict[int, int] = {}
+        refusals = list(self.refusals)
+        for group in self.groups:
+            if group.name in reasons:
+                path = group.name.partition("#")[0]
+                obstacle = Obstacle(path, "trial", reasons[group.name])
+                refusals.append(Refusal(group.writers + group.readers, group.size, (obstacle,)))
+            else:
+                numbers.update(zip(group.units, range(len(numbers), len(numbers) + group.size), strict=True))
+                groups.append(replace(group, start=numbers[group.start]))
+        axes = {axis: _renumber(list(units), numbers) for axis, units in self.axes.items()}
+        widths = {path: _renumber(list(units), numbers) for path, units in self.widths.items()}
+        for branch in self.branches:
+            if branch.name in reasons:
+                obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
+                refusals.append(Refusal(branch.sliced, branch.size, (obstacle,)))
+        branches = tuple(branch for branch in self.branches if branch.name not in reasons)
+        return Plan(tuple(groups), branches, tuple(refusals), MappingProxyType(axes), MappingProxyType(widths))
+
+    def __str__(self) -> str:
+        rows = [("group", "units", "written by", "read by")]
+        for group in self.groups:
+            rows.append((group.name, str(group.size), _listed(group.writers), _listed(group.readers)))
+        text = _table(rows)
+        if self.refusals:
+            stays = [("stays", "size", "because")]
+            for refusal in self.refusals:
+                why = "; ".join(map(str, refusal.obstacles[:2]))
+                stays.append((_listed(refusal.axes, sides=True), str(refusal.size), why))
+            text += "\n\n" + _table(stays)
+        if self.branches:
+            writes = [("branch", "units", "written into")]
+            writes += [
+                (branch.name, str(branch.size), branch.group or "channels that stay") for branch in self.branches
+            ]
+            text += "\n\n" + _table(writes)
+        return text
+
+
+def find_groups(model: nn.Module, example: Any) -> Plan:
+    """Analyses which channels of `model` can be removed together. The model is left as it is.
+
+    Args:
+        model: any module that `torch.export` can trace.
+        example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    """
+    names, ledger = aliases(model), Ledger()
+    widths: dict[str, Tensor] = {}
+    given = Example.of(example)
+    for training in (True, False):
+        Walk(ledger, names, widths).run(export(model, given, training))
+    return _plan(ledger.solve(), widths, names)
+
+
+def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:
+    where = _axes_of_units(solution)
+    prunable: dict[frozenset[Axis], list[int]] = {}
+    refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
+    for unit, axes in where.items():
+        if not solution.fixed[unit] and axes & solution.readers:
+            prunable.setdefault(axes, []).append(unit)
+        elif unit in solution.obstacles:
+            refused.setdefault((axes, tuple(solution.obstacles[unit])), []).append(unit)
+    groups, numbers = _numbered(prunable, solution, list(names))
+    numbered = {axis: _renumber(units.tolist(), numbers) for axis, units in solution.axes.items()}
+    return Plan(
+        groups,
+        tuple(_branch(origin, solution, numbers, groups) for origin in solution.branches),
+        tuple(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()),
+        MappingProxyType({axis: units for axis, units in numbered.items() if any(unit != STAYS for unit in units)}),
+        MappingProxyType(
+            {path: _renumber(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}
+        ),
+    )
+
+
+def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:
+    where: dict[int, set[Axis]] = {}
+    for axis, units in solution.axes.items():
+        for unit in units.unique().tolist():
+            where.setdefault(unit, set()).add(axis)
+    return {unit: frozenset(axes) for unit, axes in sorted(where.items())}
+
+
+def _numbered(
+    prunable: dict[frozenset[Axis], list[int]], solution: Solution, order: list[str]
+) -> tuple[tuple[Group, ...], dict[int, int]]:
+    """Groups in the model's order, and the plan's number of every prunable unit."""
+    groups: list[Group] = []
+    numbers: dict[int, int] = {}
+    taken: set[str] = set()
+    for axes, units in prunable.items():
+        writers, readers = axes - solution.readers, axes & solution.readers
+        name = _group_name(writers or readers, order, taken)
+        stream = any(unit in solution.sums for unit in units)
+        groups.append(Group(name, len(numbers), len(units), _sorted(writers), _sorted(readers), stream))
+        numbers.update(zip(units, range(len(numbers), len(numbers) + len(units)), strict=True))
+    return tuple(groups), numbers
+
+
+def _branch(origin: Origin, solution: Solution, numbers: dict[int, int], groups: tuple[Group, ...]) -> Branch:
+    roots = solution.roots[origin.labels].tolist()
+    local = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    stream = [numbers.get(root, STAYS) for root in local]
+    group = next((group.name for group in groups if stream == list(group.units)), None)
+    units = tuple(local[root] for root in roots)
+    return Branch(
+        f"{origin.path}:write", origin.path, origin.dim, units, group, origin.masked, origin.sliced, origin.block
+    )
+
+
+def _group_name(axes: Iterable[Axis], order: list[str], taken: set[str]) -> str:
+    """The path of the first module, in the model's order, whose weight writes the group; numbered where several do."""
+    first = min((name for name, _ in axes), key=lambda name: (not name.endswith("weight"), order.index(name)))
+    path = first.rpartition(".")[0] or first
+    name, count = path, 1
+    while name in taken:
+        count += 1
+        name = f"{path}#{count}"
+    taken.add(name)
+    return name
+
+
+def _renumber(units: list[int], numbers: dict[int, int]) -> tuple[int, ...]:
+    return tuple(numbers.get(unit, STAYS) for unit in units)
+
+
+def _sorted(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    return tuple(sorted(axes))
+
+
+def _listed(axes: Iterable[Axis], sides: bool = False) -> str:
+    names = [f"{name} ({'in' if axis else 'out'})" if sides else name for name, axis in axes]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

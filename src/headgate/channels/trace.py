@@ -1,0 +1,190 @@
+"""From a module and an example to the ledger: export, then walk the graph with the rules.
+
+Both views, training and evaluation, write into one ledger, since a unit must be removable in both: heads that exist
+only in training protect what they read.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from headgate.channels.ledger import Ledger, Obstacle
+from headgate.channels.rules import rule_for
+from headgate.channels.rules.step import Step, module_paths
+from headgate.channels.values import Value, on_axis
+
+# Operations that send 0 to 0, channel by channel: a branch that was silenced stays silent through them.
+ZERO_TO_ZERO = frozenset({
+    "relu", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "mish", "elu", "celu", "selu", "tanh", "mul", "neg",
+    "abs", "clone", "alias", "detach", "_to_copy", "to", "dropout", "native_dropout", "div", "prelu",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """What to call the model with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @staticmethod
+    def of(example: Any) -> Example:
+        """A tensor, a tuple or list of positional arguments, or a dict of keyword arguments."""
+        if isinstance(example, Example):
+            return example
+        if isinstance(example, dict):
+            return Example((), dict(example))
+        return Example(tuple(example) if isinstance(example, (tuple, list)) else (example,), {})
+
+
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Every parameter and buffer name with the first name of the same tensor: ties are joined by identity."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for name, tensor in [
+        *model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False),
+    ]:  # fmt: skip
+        names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
+def export(model: nn.Module, example: Example, training: bool) -> ExportedProgram:
+    """The model as a functional ATen graph, in one mode. The model itself is left as it was."""
+    twin = copy.deepcopy(model).train(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(twin, example.args, example.kwargs)
+        # Without this step in-place writes would not be part of the data flow.
+        functional: ExportedProgram = program.run_decompositions({})
+        return functional
+
+
+class Walk:
+    """Carries values through one exported graph, writing entries into a ledger shared by several walks."""
+
+    def __init__(self, ledger: Ledger, names: dict[str, str], widths: dict[str, Tensor]) -> None:
+        self._ledger = ledger
+        self._names = names
+        self._widths = widths
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._layers = 0
+
+    def run(self, program: ExportedProgram) -> None:
+        """Walks the graph and protects what the model returns."""
+        inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = self._input(node, inputs[node.name])
+            elif node.op == "call_function":
+                self._values[node] = self._call(node)
+            elif node.op == "get_attr":
+                self._values[node] = None
+        outputs = next(node for node in program.graph.nodes if node.op == "output").args[0]
+        for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
+            self._finish(spec, node)
+
+    def _input(self, node: torch.fx.Node, spec: Any) -> Any:
+        shape = _shape(node.meta.get("val"))
+        named = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+        if shape is None or not named or spec.target is None:
+            return None if shape is None else Value(shape)
+        name = self._names.get(spec.target, spec.target)
+        if spec.kind is InputKind.CONSTANT_TENSOR and spec.target not in self._names:
+            return Value(shape)
+        return self._named(name, shape)
+
+    def _named(self, name: str, shape: tuple[int, ...]) -> Value:
+        fields = (
+            on_axis(self._ledger.labels(name, axis, size), axis, len(shape))
+            for axis, size in enumerate(shape)
+            if size > 1
+        )
+        return Value(shape, tuple(fields), source=name)
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        if node.target is operator.getitem:
+            container, number = self._values[cast(torch.fx.Node, node.args[0])], cast(int, node.args[1])
+            value = container[number] if isinstance(container, (tuple, list)) else None
+            return replace(value, shared=len(node.users) > 1) if isinstance(value, Value) else value
+        name = _operation(node.target)
+        rule = rule_for(node.target, name)
+        result = node.meta.get("val")
+        shapes = tuple(map(_shape, result)) if isinstance(result, (tuple, list)) else (_shape(result),)
+        step = Step(self._ledger, name, _module_path(node), self._bind(node), shapes, self._widths, node)
+        value = rule(step)
+        values = tuple(self._aged(one, step) for one in (value if isinstance(value, tuple) else (value,)))
+        if isinstance(result, (tuple, list)):
+            return values
+        return replace(values[0], shared=len(node.users) > 1)
+
+    def _aged(self, value: Value, step: Step) -> Value:
+        """The value with what all operations do to history and origin."""
+        arguments = step.values()
+        history = 0
+        for argument in arguments:
+            history |= argument.history
+        if any(argument.source is not None for argument in arguments):
+            self._layers += 1
+            history |= 1 << self._layers
+        origin = value.origin
+        if origin is None and step.operation in ZERO_TO_ZERO:
+            origins = [a.origin for a in arguments if a.origin is not None and a.shape == value.shape]
+            origin = origins[0] if len(origins) == 1 else None
+        return replace(value, history=history, origin=origin)
+
+    def _bind(self, node: torch.fx.Node) -> dict[str, Any]:
+        """Arguments by name, nodes replaced by their values, defaults filled in."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            return {str(i): self._resolve(a) for i, a in enumerate(node.args)}
+        bound = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        bound.update(zip((a.name for a in schema.arguments), node.args, strict=False))
+        bound.update(node.kwargs)
+        return {name: self._resolve(argument) for name, argument in bound.items()}
+
+    def _resolve(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return self._values[argument]
+        if isinstance(argument, (list, tuple)):
+            return [self._resolve(item) for item in argument]
+        return argument
+
+    def _finish(self, spec: Any, node: Any) -> None:
+        value = self._values.get(node) if isinstance(node, torch.fx.Node) else None
+        if not isinstance(value, Value):
+            return
+        obstacle = Obstacle(_module_path(node), "output", "the model returns it")
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            target = self._named(self._names.get(spec.target, spec.target), value.shape)
+            for mine, theirs in zip(target.fields, value.fields, strict=False):
+                self._ledger.join(mine, theirs, obstacle)
+            if not value.fields:
+                for field in target.fields:
+                    self._ledger.stay(field, Obstacle("", spec.target, "is overwritten with a tensor of fixed size"))
+            return
+        for field in value.fields:
+            self._ledger.stay(field, obstacle)
+
+
+def _shape(result: Any) -> tuple[int, ...] | None:
+    return tuple(int(size) for size in result.shape) if isinstance(result, Tensor) else None
+
+
+def _operation(target: Any) -> str:
+    """The bare name of an ATen operation; others keep their full name, which no rule has."""
+    name = str(target)
+    return name.split(".")[1] if name.startswith("aten.") else name
+
+
+def _module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module whose forward made this node."""
+    return (module_paths(node) or [""])[-1]

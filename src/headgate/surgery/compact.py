@@ -1,0 +1,129 @@
+"""From a gated model to a smaller one that computes the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from headgate.bank import bank_of
+from headgate.channels.trace import Example
+from headgate.errors import CompactionError, GateError
+from headgate.gated import require_gates, unwrap
+from headgate.masked import fold_masks_
+from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
+from headgate.surgery.keep import chosen
+from headgate.surgery.shrink import shrink_
+from headgate.surgery.trial import difference
+
+# Largest allowed difference relative to the largest output; sums are taken in another order after removal.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@torch.no_grad()
+def compact(model: nn.Module, example: Any = None) -> nn.Module:
+    """A new, smaller model of the same class without gates, whose outputs are those of the gated model.
+
+    Args:
+        model: a model that `insert_gates_` has gated; wrapped in DDP or torch.compile is fine. It is left as it is.
+        example: what to compare on; by default the example the gates were inserted with.
+
+    Raises:
+        CompactionError: the outputs differ by more than float rounding allows for the dtype.
+        GateError: no inserted gates, or an offset that is NaN, by name.
+    """
+    root = unwrap(model)
+    insertion = insertion_of(root, "compact")
+    keep = chosen(insertion.plan, open_units(root, insertion), "compact")
+    small = copy.deepcopy(root)
+    remove_gates_(small)
+    shrink_(small, insertion.plan, keep)
+    given = insertion.example if example is None else Example.of(example)
+    for variant in _variations(given):
+        _check_equal(root, small, variant)
+    return small
+
+
+@torch.no_grad()
+def remove_gates_(model: nn.Module) -> None:
+    """Moves the masks into the weights and takes the gates off: the same function, full size, plain modules."""
+    root = unwrap(model)
+    insertion_of(root, "remove_gates_")
+    require_gates(root, "remove_gates_")
+    fold_masks_(root)
+    discard_gates_(root)
+
+
+def insertion_of(root: nn.Module, operation: str) -> Insertion:
+    """What was decided at insertion."""
+    insertion = getattr(root, INSERTION, None)
+    if not isinstance(insertion, Insertion):
+        raise GateError(f"{operation}: no gates were inserted into {type(root).__name__}; use insert_gates_ first")
+    return insertion
+
+
+def open_units(root: nn.Module, insertion: Insertion) -> dict[str, Tensor]:
+    """Which units compaction keeps, by gate: the open ones, filled up to a multiple where that was asked for."""
+    bank = bank_of(root)
+    assert bank is not None
+    return {
+        name: _filled_up(gate.keep().cpu(), bank.order(index).cpu(), insertion.multiple_of)
+        for index, (name, gate) in enumerate(bank.views().items())
+    }
+
+
+def _filled_up(keep: Tensor, order: Tensor, multiple: int) -> Tensor:
+    """Closed units are kept too, those that closed last, until the count is a multiple (or all are kept)."""
+    wanted = min(-(-int(keep.sum()) // multiple) * multiple, len(keep))
+    ranked = (order + keep * (order.max() + 1)).argsort(descending=True)
+    filled = torch.zeros_like(keep)
+    filled[ranked[:wanted]] = True
+    return filled
+
+
+def _variations(example: Example) -> Iterator[Example]:
+    """The example itself, and once more with other numbers in its floating tensors."""
+    yield example
+
+    def other(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return leaf.flip(tuple(range(leaf.dim()))) * 0.5
+        return leaf
+
+    yield Example(tree_map(other, example.args), tree_map(other, example.kwargs))
+
+
+def _check_equal(gated: nn.Module, small: nn.Module, example: Example) -> None:
+    with evaluating(gated), evaluating(small):
+        expected, got = gated(*example.args, **example.kwargs), small(*example.args, **example.kwargs)
+    floating = next((p.dtype for p in gated.parameters() if p.is_floating_point()), torch.float32)
+    tolerance = max(TOLERANCES.get(dtype, 1e-4) for dtype in (floating, *_dtypes(expected)))
+    problem = difference(expected, got, tolerance)
+    if problem is not None:
+        raise CompactionError(
+            f"compact: the smaller {type(small).__name__} does not compute what the gated one computes: {problem} "
+            f"(allowed: {tolerance:g}); please report the model"
+        )
+
+
+def _dtypes(outputs: Any) -> list[torch.dtype]:
+    found: list[torch.dtype] = []
+    tree_map(lambda leaf: found.append(leaf.dtype) if isinstance(leaf, Tensor) else None, outputs)
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, every module's own flag restored afterwards."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag

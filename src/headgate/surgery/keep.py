@@ -1,0 +1,100 @@
+"""What is kept of a plan: a decision over its groups and branches, and what it leaves of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headgate.channels.groups import STAYS, Axis, Branch, Group, Plan
+from headgate.errors import ArgumentError
+
+Site = Group | Branch
+
+
+@dataclass(frozen=True)
+class Keep:
+    """One bool per unit of the plan's groups, and per narrowed branch one bool per unit of it."""
+
+    units: Tensor
+    branches: Mapping[str, Tensor]
+
+
+def sites(plan: Plan) -> dict[str, Site]:
+    """Everything a gate can act on, by name."""
+    found: list[Site] = [*plan.groups, *plan.branches]
+    return {site.name: site for site in found}
+
+
+def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") -> Keep:
+    """A checked decision from bool vectors by site name; sites that are missing are kept whole."""
+    units, branches, known = torch.ones(plan.size, dtype=torch.bool), {}, sites(plan)
+    for name, given in keep.items():
+        if name not in known:
+            raise ArgumentError(f"{operation}: the plan has no site {name!r}; print(plan) lists them")
+        site, vector = known[name], torch.as_tensor(given, device="cpu")
+        if vector.shape != (site.size,) or vector.dtype != torch.bool:
+            raise ArgumentError(
+                f"{operation}: keep[{name!r}] must be a bool vector of {site.size} entries, got {vector.dtype} of "
+                f"shape {tuple(vector.shape)}"
+            )
+        if not bool(vector.any()) and isinstance(site, Group):
+            raise ArgumentError(f"{operation}: keep[{name!r}] leaves none of its {site.size} units; keep at least one")
+        if isinstance(site, Group):
+            units[site.start : site.start + site.size] = vector
+        elif not bool(vector.all()):
+            branches[name] = vector
+    return Keep(units, branches)
+
+
+def stream_mask(plan: Plan, keep: Keep, axis: Axis) -> Tensor:
+    """Which indices of an axis the groups leave, bool."""
+    units = torch.tensor(plan.axes[axis])
+    return (units == STAYS) | keep.units[units.clamp_min(0)]
+
+
+def branch_mask(branch: Branch, keep: Keep) -> Tensor:
+    """Which rows of a branch's last map the branch itself leaves, bool; all unless it was narrowed."""
+    units = torch.tensor(branch.units)
+    vector = keep.branches.get(branch.name)
+    return torch.ones(len(units), dtype=torch.bool) if vector is None else vector[units]
+
+
+def rows_left(plan: Plan, branch: Branch, keep: Keep) -> tuple[Tensor, Tensor]:
+    """Of a branch's rows: which the stream leaves, and which of those the branch writes (at least one)."""
+    axis = branch.sliced[0]
+    stream = stream_mask(plan, keep, axis) if axis in plan.axes else torch.ones(len(branch.units), dtype=torch.bool)
+    written = stream & branch_mask(branch, keep)
+    if not bool(written.any()):
+        # A layer needs one output; what a silent branch writes into it is zero.
+        written[stream.nonzero()[-1]] = True
+    return stream, written
+
+
+def kept_masks(plan: Plan, keep: Keep) -> dict[Axis, Tensor]:
+    """For every axis that may shrink, which indices stay, bool."""
+    masks = {axis: stream_mask(plan, keep, axis) for axis in plan.axes}
+    for branch in plan.branches:
+        if branch.name in keep.branches:
+            _, written = rows_left(plan, branch, keep)
+            masks.update(dict.fromkeys(branch.sliced, written))
+    return masks
+
+
+def silent_blocks(plan: Plan, keep: Keep) -> list[str]:
+    """Blocks that have become their shortcut, since the branch they add writes nothing."""
+    silent = [branch for branch in plan.branches if not bool(branch_mask(branch, keep).any())]
+    return [branch.block for branch in silent if branch.block is not None]
+
+
+def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:
+    """About half of every site's units, at least one: what a trial removes."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = {}
+    for site in among:
+        vector = torch.ones(site.size, dtype=torch.bool)
+        vector[torch.randperm(site.size, generator=generator)[: site.size // 2]] = False
+        vectors[site.name] = vector
+    return chosen(plan, vectors)

@@ -1,0 +1,117 @@
+"""Proof before training: which groups can really be removed from this model, tried on a randomised copy."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from headgate.channels.groups import Plan
+from headgate.channels.trace import Example
+from headgate.surgery.keep import Keep, Site, branch_mask, random_keep, sites, stream_mask
+from headgate.surgery.shrink import shrink_
+
+TOLERANCE = 1e-9
+
+
+def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: int = 0) -> str | None:
+    """Why removing these units would change what the model computes, or None if it would not.
+
+    Silences the units on a float64 copy with all parameters and statistics drawn at random (a fresh model hides wrong
+    surgery: scales of zero, shifts of zero), cuts them, and compares the outputs in evaluation mode.
+    """
+    masked = randomised(model, seed)
+    silence_(masked, plan, keep)
+    small = copy.deepcopy(masked)
+    given = _in_double(example)
+    try:
+        shrink_(small, plan, keep)
+        with torch.no_grad():
+            expected, got = masked(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
+    except Exception as error:
+        return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
+    return difference(expected, got, TOLERANCE)
+
+
+def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
+    """The plan with only those groups and branches that can be cut, all at once; the others stay, with what happened.
+
+    One joint trial; halved on failure until the culprits are found.
+    """
+    reasons: dict[str, str] = {}
+
+    def settle(sure: list[Site], unsure: list[Site]) -> list[Site]:
+        if not unsure:
+            return sure
+        problem = failure(model, example, plan, random_keep(plan, [*sure, *unsure], seed=len(unsure)))
+        if problem is None:
+            return [*sure, *unsure]
+        if len(unsure) == 1:
+            reasons[unsure[0].name] = problem
+            return sure
+        half = len(unsure) // 2
+        return settle(settle(sure, unsure[:half]), unsure[half:])
+
+    settle([], [site for site in sites(plan).values() if site.size > 1])
+    return plan.without(reasons)
+
+
+def difference(expected: Any, got: Any, tolerance: float) -> str | None:
+    """In words, how two nested outputs differ by more than `tolerance` relative to the largest entry, or None."""
+    ours, theirs = tree_flatten(expected)[0], tree_flatten(got)[0]
+    if len(ours) != len(theirs):
+        return f"it returns {len(theirs)} tensors instead of {len(ours)}"
+    for left, right in zip(ours, theirs, strict=True):
+        if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            continue
+        if left.shape != right.shape:
+            return f"an output has shape {tuple(right.shape)} instead of {tuple(left.shape)}"
+        error = (left - right).abs().max().item() / max(left.abs().max().item(), 1e-30) if left.numel() else 0.0
+        if not error <= tolerance:
+            return f"outputs differ by {error:.1e} of their size"
+    return None
+
+
+def randomised(model: nn.Module, seed: int) -> nn.Module:
+    """A float64 copy in evaluation mode with every floating tensor drawn at random, statistics positive."""
+    twin = copy.deepcopy(model).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in [*twin.named_parameters(), *twin.named_buffers()]:
+            if not tensor.is_floating_point():
+                continue
+            noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+            if tensor.dim() >= 2:
+                fan_in = max(1, tensor[0].numel())
+                tensor.copy_((noise - 0.5) * (12 / fan_in) ** 0.5)
+            elif name.endswith(("running_mean", "bias")):
+                tensor.copy_(noise - 0.5)
+            else:
+                tensor.copy_(noise + 0.5)
+    return twin
+
+
+@torch.no_grad()
+def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
+    """Multiplies what goes by zero: groups on every axis that reads them, branches on the rows that write them."""
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    masks = {axis: stream_mask(plan, keep, axis) for group in plan.groups for axis in group.readers}
+    todo = [*masks.items(), *((axis, branch_mask(branch, keep)) for branch in plan.branches for axis in branch.masked)]
+    for (name, axis), mask in todo:
+        shape = [1] * tensors[name].dim()
+        shape[axis] = -1
+        tensors[name].mul_(mask.to(tensors[name]).reshape(shape))
+
+
+def _in_double(example: Example) -> Example:
+    def double(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return Example(tree_map(double, example.args), tree_map(double, example.kwargs))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
