@@ -5,27 +5,39 @@ A gate learns one number, its offset, that decides how many units of a layer sta
 
 from headgate.bank import InsertedGate
 from headgate.channels.groups import Branch, Group, Plan, find_groups
+from headgate.cost import Cost, cost
 from headgate.errors import (
     ArgumentError,
     CompactionError,
+    ExportError,
+    FileError,
     GateError,
     HeadgateError,
     HeadgateWarning,
+    MissingPackageError,
     OptimizerError,
+    RecipeError,
     ShapeError,
+    TraceError,
 )
+from headgate.export import export_onnx
+from headgate.files import load, save
 from headgate.gate import Gate
-from headgate.gated import GateStatus, Status, bake_, freeze_, gates, kept, status
+from headgate.gated import GateStatus, Status, bake_, freeze_, gates, status
 from headgate.objective import penalty
 from headgate.offsets import offset_group, param_groups
 from headgate.surgery.compact import compact, remove_gates_
 from headgate.surgery.insert import insert_gates_
+from headgate.surgery.kept import kept
 from headgate.surgery.shrink import shrink
 
 __all__ = [
     "ArgumentError",
     "Branch",
     "CompactionError",
+    "Cost",
+    "ExportError",
+    "FileError",
     "Gate",
     "GateError",
     "GateStatus",
@@ -33,21 +45,28 @@ __all__ = [
     "HeadgateError",
     "HeadgateWarning",
     "InsertedGate",
+    "MissingPackageError",
     "OptimizerError",
     "Plan",
+    "RecipeError",
     "ShapeError",
     "Status",
+    "TraceError",
     "bake_",
     "compact",
+    "cost",
+    "export_onnx",
     "find_groups",
     "freeze_",
     "gates",
     "insert_gates_",
     "kept",
+    "load",
     "offset_group",
     "param_groups",
     "penalty",
     "remove_gates_",
+    "save",
     "shrink",
     "status",
 ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.curve import Scale, mask_values
-from headgate.errors import GateError
+from headgate.gate import require_finite
 
 OFFSETS = "headgate_offsets"
 PLACES = "headgate_places"
@@ -23,7 +23,23 @@ BAKED = "headgate_baked"
 OPEN = "headgate_open"
 SIZES = "headgate_sizes"
 FLOORS = "headgate_floors"
+OWNER = "headgate_owner"
+LAST = "headgate_last"
 BANK = "headgate_bank"
+
+
+def guarded(numbers: Tensor) -> Tensor:
+    """Whole numbers in a form that averaging cannot damage; `unguarded` gives them back.
+
+    A moving average of a model (AveragedModel with use_buffers) also averages equal whole numbers, in floats, and
+    rounds down: 7 may become 6. Twice the number and one may lose that one.
+    """
+    return 2 * numbers.long() + 1
+
+
+def unguarded(numbers: Tensor) -> Tensor:
+    """What `guarded` was given."""
+    return numbers >> 1
 
 
 class Offsets(nn.Parameter):
@@ -72,31 +88,52 @@ class Bank:
 
     @property
     def baked(self) -> Tensor:
-        """Whether each gate is baked."""
-        return getattr(self.root, BAKED)  # type: ignore[no-any-return]
+        """Whether each gate is baked: 1 or 0."""
+        return self.numbers(BAKED)
+
+    def numbers(self, name: str) -> Tensor:
+        """One of the root's buffers of whole numbers, which no cast of the model can blur."""
+        return unguarded(getattr(self.root, name))
 
     @property
     def lowest(self) -> Tensor:
         """The lowest offset of each gate that leaves its floor open, half a unit from the next one's closing."""
-        sizes, floors = getattr(self.root, SIZES), getattr(self.root, FLOORS)
+        sizes, floors = self.numbers(SIZES), self.numbers(FLOORS)
         # At floor 0 the half unit goes the other way: all closed, at -span.
         open_units = (floors - 0.5).clamp_min(0).to(self.offset.dtype) + (1 - self.count_from) * (floors > 0)
         lowest: Tensor = self.span * (open_units / sizes - 1)
         return lowest
 
-    def order(self, index: int) -> Tensor:
-        """The order numbers μ of one gate, computed from integer places, which no cast can blur."""
+    def masks(self, gates: range, offset: Tensor | None = None) -> Tensor:
+        """The masks of neighbouring gates laid end to end, differentiable in the offsets.
+
+        Open units of a baked gate are 1 and closed ones 0. One formula for all gates at once, since a model may have
+        hundreds and each operation on a small vector costs as much as one on a large one.
+        """
+        offset = self.offset if offset is None else offset
+        units = slice(self.gates[gates.start].first, self.gates[gates.stop - 1].first + self.gates[gates.stop - 1].n)
+        places, opened, owner = (self.numbers(name)[units] for name in (PLACES, OPEN, OWNER))
+        own, local = slice(gates.start, gates.stop), owner - gates.start
+
+        def largest(mask: Tensor) -> Tensor:
+            """A mask grows with the order, so its largest entry is that of the last unit to close."""
+            return mask.index_select(0, self.numbers(LAST)[own] - units.start).index_select(0, local)
+
+        step = self.span / self.numbers(SIZES)[own].to(offset.dtype)
+        order = (places + self.count_from).to(offset.dtype) * step.index_select(0, local)
+        mask = mask_values(
+            order, offset[own].index_select(0, local), self.start, self.steepness, self.fn, self.scale, largest
+        )
+        return torch.where(self.baked[own].index_select(0, local) != 0, opened.to(mask.dtype), mask)
+
+    def places(self, index: int) -> Tensor:
+        """The places of one gate's units; low ones close first."""
         gate = self.gates[index]
-        places = getattr(self.root, PLACES)[gate.first : gate.first + gate.n]
-        numbers: Tensor = (places + self.count_from).to(self.offset.dtype) * (self.span / gate.n)
-        return numbers
+        return self.numbers(PLACES)[gate.first : gate.first + gate.n]
 
     def mask(self, index: int) -> Tensor:
-        """The mask of one gate: open units are 1 and closed ones 0 once it is baked."""
-        gate = self.gates[index]
-        mask = mask_values(self.order(index), self.offset[index], self.start, self.steepness, self.fn, self.scale)
-        opened = getattr(self.root, OPEN)[gate.first : gate.first + gate.n]
-        return torch.where(self.baked[index] != 0, opened.to(mask.dtype), mask)
+        """The mask of one gate."""
+        return self.masks(range(index, index + 1))
 
     def views(self) -> dict[str, InsertedGate]:
         """All gates by name."""
@@ -142,8 +179,7 @@ class InsertedGate:
 
     def keep(self) -> Tensor:
         """Which units are open, bool, shape (n,)."""
-        if not bool(self.offset.isfinite()):
-            raise GateError(f"the offset of gate {self._spec.name!r} is {self.offset.item()}: its training diverged")
+        require_finite({self._spec.name: self.offset})
         return self.mask().detach() > 0
 
     @property
@@ -159,19 +195,28 @@ def install_bank_(root: nn.Module, bank: Bank, places: Sequence[Tensor]) -> None
     """Puts the bank and its tensors on the root; all gates open, none baked."""
     device = next((p.device for p in root.parameters()), torch.device("cpu"))
     flat = torch.cat(list(places)).to(device)
+    sizes, floors = torch.tensor([(gate.n, gate.floor) for gate in bank.gates], device=device).unbind(1)
+    nothing = torch.zeros_like(sizes)
     root.register_parameter(OFFSETS, Offsets(torch.full((len(bank.gates),), bank.start, device=device)))
-    root.register_buffer(PLACES, flat)
-    root.register_buffer(BAKED, torch.zeros(len(bank.gates), dtype=torch.uint8, device=device))
-    root.register_buffer(OPEN, torch.ones(len(flat), dtype=torch.uint8, device=device))
-    # Whole numbers, so that casting the model leaves them alone.
-    for name, numbers in ((SIZES, [gate.n for gate in bank.gates]), (FLOORS, [gate.floor for gate in bank.gates])):
-        root.register_buffer(name, torch.tensor(numbers, device=device), persistent=False)
+    for name, numbers in ((PLACES, flat), (BAKED, nothing), (OPEN, torch.ones_like(flat))):
+        root.register_buffer(name, guarded(numbers))
+    # What follows from the above: sizes and floors, every unit's gate, and every gate's last unit to close.
+    owner = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
+    for name, numbers in ((SIZES, sizes), (FLOORS, floors), (OWNER, owner), (LAST, nothing)):
+        root.register_buffer(name, guarded(numbers), persistent=False)
     setattr(root, BANK, bank)
+    find_last_(bank)
+
+
+def find_last_(bank: Bank) -> None:
+    """Notes the last unit of every gate to close; it follows from the places."""
+    last = [gate.first + int(bank.places(index).argmax()) for index, gate in enumerate(bank.gates)]
+    getattr(bank.root, LAST).copy_(guarded(torch.tensor(last)))
 
 
 def uninstall_bank_(root: nn.Module) -> None:
     """Takes everything off the root that `install_bank_` put there."""
-    for name in (OFFSETS, PLACES, BAKED, OPEN, SIZES, FLOORS, BANK):
+    for name in (OFFSETS, PLACES, BAKED, OPEN, SIZES, FLOORS, OWNER, LAST, BANK):
         if hasattr(root, name):
             delattr(root, name)
 

@@ -24,17 +24,23 @@ NEVER_ZERO = frozenset({"sigmoid"})
 
 
 def mask_values(
-    order: Tensor, offset: Tensor, start: Tensor | float, steepness: Tensor | float, fn: str, scale: Scale
+    order: Tensor,
+    offset: Tensor,
+    start: Tensor | float,
+    steepness: Tensor | float,
+    fn: str,
+    scale: Scale,
+    largest: Callable[[Tensor], Tensor] = Tensor.amax,
 ) -> Tensor:
-    """The mask over all units of one gate, shape of `order`, differentiable in `offset`.
+    """The mask over units with these order numbers, shape of `order`, differentiable in `offset`.
 
     "relative" divides by the mask at the initial offset `start` and by its own largest entry, so that it starts as all
-    ones and never becomes faint as a whole. Nothing is read back to the host.
+    ones and never becomes faint as a whole. `largest` finds that entry, for each unit where several gates lie end to
+    end. Nothing is read back to the host.
     """
     function = GATE_FUNCTIONS[fn]
     mask = function(steepness * (order + offset))
     if scale == "relative":
         mask = mask / function(steepness * (order + start))
-        largest = mask.detach().amax()
-        mask = mask / largest.clamp_min(torch.finfo(mask.dtype).tiny)
+        mask = mask / largest(mask.detach()).clamp_min(torch.finfo(mask.dtype).tiny)
     return mask

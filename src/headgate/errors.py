@@ -29,5 +29,25 @@ class CompactionError(HeadgateError, RuntimeError):
     """A smaller model did not compute what the gated one computes; it was thrown away."""
 
 
+class TraceError(HeadgateError, RuntimeError):
+    """torch.export cannot trace a model, so nothing that needs its graph can be counted; the reason is torch's."""
+
+
+class RecipeError(HeadgateError, ValueError):
+    """A recipe, or the file that holds it, is damaged, hostile, too new, or for another network."""
+
+
+class FileError(HeadgateError, OSError):
+    """A file is not there, or cannot be read or written."""
+
+
+class ExportError(HeadgateError, RuntimeError):
+    """A model could not be exported, or the exported one computes something else; no file was left."""
+
+
+class MissingPackageError(HeadgateError, ImportError):
+    """A package of an optional extra is not installed; the message names the extra."""
+
+
 class HeadgateWarning(UserWarning):
     """Something that runs but is most likely not what was meant."""

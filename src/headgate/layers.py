@@ -86,6 +86,18 @@ class WriteBackBatchNorm3d(WriteBack, nn.BatchNorm3d):
     """A narrow `nn.BatchNorm3d` that writes back."""
 
 
+class WriteBackInstanceNorm1d(WriteBack, nn.InstanceNorm1d):
+    """A narrow `nn.InstanceNorm1d` that writes back."""
+
+
+class WriteBackInstanceNorm2d(WriteBack, nn.InstanceNorm2d):
+    """A narrow `nn.InstanceNorm2d` that writes back."""
+
+
+class WriteBackInstanceNorm3d(WriteBack, nn.InstanceNorm3d):
+    """A narrow `nn.InstanceNorm3d` that writes back."""
+
+
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: WriteBackLinear,
     nn.Conv1d: WriteBackConv1d,
@@ -94,6 +106,9 @@ _CLASSES: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: WriteBackBatchNorm1d,
     nn.BatchNorm2d: WriteBackBatchNorm2d,
     nn.BatchNorm3d: WriteBackBatchNorm3d,
+    nn.InstanceNorm1d: WriteBackInstanceNorm1d,
+    nn.InstanceNorm2d: WriteBackInstanceNorm2d,
+    nn.InstanceNorm3d: WriteBackInstanceNorm3d,
 }
 
 

@@ -14,21 +14,25 @@ stays                         size  because
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from headgate.channels.ledger import Ledger, Obstacle, Solution
-from headgate.channels.trace import Example, Walk, aliases, export
+from headgate.channels.rules.step import MADE
+from headgate.channels.trace import Example, Walk, aliases, export, uses_everything
 from headgate.channels.values import Origin
+from headgate.errors import TraceError
 
 # The unit of an index that must stay.
 STAYS = -1
 
 Axis = tuple[str, int]
+K = TypeVar("K", str, Axis)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Plan:
                 obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
                 refusals.append(Refusal(branch.sliced, branch.size, (obstacle,)))
         branches = tuple(branch for branch in self.branches if branch.name not in reasons)
-        return Plan(tuple(groups), branches, tuple(refusals), MappingProxyType(axes), MappingProxyType(widths))
+        return Plan(tuple(groups), branches, tuple(refusals), _with_units(axes), _with_units(widths))
 
     def __str__(self) -> str:
         rows = [("group", "units", "written by", "read by")]
@@ -149,11 +153,22 @@ def find_groups(model: nn.Module, example: Any) -> Plan:
         example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.
     """
     names, ledger = aliases(model), Ledger()
+    parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
-    given = Example.of(example)
-    for training in (True, False):
-        Walk(ledger, names, widths).run(export(model, given, training))
+    for program in _views(model, Example.of(example)):
+        Walk(ledger, names, parameters, widths).run(program)
     return _plan(ledger.solve(), widths, names)
+
+
+def _views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
+    """Both modes. Where training cannot be traced, evaluation alone will do if it uses every parameter."""
+    evaluation = export(model, example, training=False)
+    try:
+        yield export(model, example, training=True)
+    except TraceError:
+        if not uses_everything(evaluation, model):
+            raise
+    yield evaluation
 
 
 def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:
@@ -161,21 +176,36 @@ def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) 
     prunable: dict[frozenset[Axis], list[int]] = {}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
     for unit, axes in where.items():
-        if not solution.fixed[unit] and axes & solution.readers:
-            prunable.setdefault(axes, []).append(unit)
-        elif unit in solution.obstacles:
-            refused.setdefault((axes, tuple(solution.obstacles[unit])), []).append(unit)
+        stored = frozenset(axis for axis in axes if not axis[0].startswith(MADE))
+        if not solution.fixed[unit] and stored & solution.readers and (stored - solution.readers or stored == axes):
+            prunable.setdefault(stored, []).append(unit)
+        elif stored and (why := _reasons(unit, axes, solution)):
+            refused.setdefault((stored, why), []).append(unit)
+    for axes, units in [(axes, units) for axes, units in prunable.items() if len(units) == 1]:
+        path = _group_name(axes - solution.readers or axes, list(names), set())
+        why = (Obstacle(path, "units", "all its channels live and die together, and one must live"),)
+        refused.setdefault((axes, why), []).extend(units)
+        del prunable[axes]
     groups, numbers = _numbered(prunable, solution, list(names))
     numbered = {axis: _renumber(units.tolist(), numbers) for axis, units in solution.axes.items()}
     return Plan(
         groups,
         tuple(_branch(origin, solution, numbers, groups) for origin in solution.branches),
         tuple(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()),
-        MappingProxyType({axis: units for axis, units in numbered.items() if any(unit != STAYS for unit in units)}),
-        MappingProxyType(
-            {path: _renumber(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}
-        ),
+        _with_units({axis: units for axis, units in numbered.items() if not axis[0].startswith(MADE)}),
+        _with_units({path: _renumber(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}),
     )
+
+
+def _with_units(units: dict[K, tuple[int, ...]]) -> Mapping[K, tuple[int, ...]]:
+    """Only what can lose something."""
+    return MappingProxyType({key: numbers for key, numbers in units.items() if any(n != STAYS for n in numbers)})
+
+
+def _reasons(unit: int, axes: frozenset[Axis], solution: Solution) -> tuple[Obstacle, ...]:
+    if not solution.fixed[unit] and any(name.startswith(MADE) for name, _ in axes):
+        return (Obstacle("", "code", "reads a tensor that the code makes in a size of its own"),)
+    return tuple(solution.obstacles.get(unit, ()))
 
 
 def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:

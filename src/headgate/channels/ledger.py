@@ -51,6 +51,11 @@ class Ledger:
         start, size = self._starts[name, axis]
         return torch.arange(start, start + size)
 
+    def owns(self, name: str, labels: Tensor) -> bool:
+        """Whether all these labels lie on axes of the named tensor."""
+        ranges = [(start, start + size) for (owner, _), (start, size) in self._starts.items() if owner == name]
+        return all(any(start <= int(label) < stop for start, stop in ranges) for label in labels.aminmax())
+
     def join(self, left: Tensor, right: Tensor, obstacle: Obstacle) -> None:
         """Ties labels pairwise (broadcasting); a label opposite no unit must stay, for the reason given."""
         left, right = torch.broadcast_tensors(left, right)

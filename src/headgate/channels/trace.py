@@ -7,8 +7,12 @@ only in training protect what they read.
 from __future__ import annotations
 
 import copy
+import io
+import logging
 import operator
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,13 +24,18 @@ from torch.export.graph_signature import InputKind, OutputKind
 from headgate.channels.ledger import Ledger, Obstacle
 from headgate.channels.rules import rule_for
 from headgate.channels.rules.step import Step, module_paths
-from headgate.channels.values import Value, on_axis
+from headgate.channels.values import INPUT, Value, on_axis
+from headgate.errors import TraceError
 
 # Operations that send 0 to 0, channel by channel: a branch that was silenced stays silent through them.
 ZERO_TO_ZERO = frozenset({
     "relu", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "mish", "elu", "celu", "selu", "tanh", "mul", "neg",
-    "abs", "clone", "alias", "detach", "_to_copy", "to", "dropout", "native_dropout", "div", "prelu",
+    "abs", "clone", "alias", "detach", "_to_copy", "to", "dropout", "native_dropout", "div", "prelu", "permute",
+    "transpose", "feature_dropout", "hardtanh", "softsign", "tanhshrink", "softshrink", "hardshrink",
 })  # fmt: skip
+
+# Those of them that change the shape, and nothing else.
+MOVES = ("permute", "transpose")
 
 
 @dataclass(frozen=True)
@@ -47,33 +56,82 @@ class Example:
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
-    """Every parameter and buffer name with the first name of the same tensor: ties are joined by identity."""
+    """Every parameter, buffer and tensor attribute with the first name of the same tensor: ties go by identity."""
     first: dict[int, str] = {}
     names: dict[str, str] = {}
+    attributes = (
+        (f"{path}.{key}" if path else key, value)
+        for path, module in model.named_modules(remove_duplicate=False)
+        for key, value in vars(module).items()
+        if isinstance(value, Tensor)
+    )
     for name, tensor in [
-        *model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False),
+        *model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False), *attributes,
     ]:  # fmt: skip
         names[name] = first.setdefault(id(tensor), name)
     return names
 
 
 def export(model: nn.Module, example: Example, training: bool) -> ExportedProgram:
-    """The model as a functional ATen graph, in one mode. The model itself is left as it was."""
-    twin = copy.deepcopy(model).train(training)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(twin, example.args, example.kwargs)
-        # Without this step in-place writes would not be part of the data flow.
-        functional: ExportedProgram = program.run_decompositions({})
-        return functional
+    """The model as a functional ATen graph, in one mode. The model itself is left as it was.
+
+    Raises:
+        TraceError: `torch.export` cannot follow the model's code.
+    """
+    try:
+        twin = copy.deepcopy(model).train(training)
+        for module in twin.modules():
+            # Averaging over all batches reads a counter back to the host, which cannot be traced; units do not mind.
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
+                module.momentum = 0.1
+        with warnings.catch_warnings(), _without_logging():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(twin, example.args, example.kwargs)
+            # Without this step in-place writes would not be part of the data flow.
+            functional: ExportedProgram = program.run_decompositions({})
+            return functional
+    except Exception as error:
+        mode = "training" if training else "evaluation"
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise TraceError(
+            f"find_groups: torch.export cannot trace {type(model).__name__} in {mode} mode "
+            f"({type(error).__name__}: {first})"
+        ) from error
+
+
+def uses_everything(program: ExportedProgram, model: nn.Module) -> bool:
+    """Whether the graph reads every parameter of the model, so that no other mode can have a layer more."""
+    names = aliases(model)
+    users = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs}
+    used = {
+        names.get(str(users[node.name]), "")
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.users and users.get(node.name)
+    }
+    return all(name in used for name, _ in model.named_parameters())
+
+
+@contextmanager
+def _without_logging() -> Iterator[None]:
+    """A failing export prints the whole graph; the error says enough."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 class Walk:
     """Carries values through one exported graph, writing entries into a ledger shared by several walks."""
 
-    def __init__(self, ledger: Ledger, names: dict[str, str], widths: dict[str, Tensor]) -> None:
+    def __init__(
+        self, ledger: Ledger, names: dict[str, str], parameters: frozenset[str], widths: dict[str, Tensor]
+    ) -> None:
         self._ledger = ledger
         self._names = names
+        self._parameters = parameters
         self._widths = widths
         self._values: dict[torch.fx.Node, Any] = {}
         self._layers = 0
@@ -96,7 +154,7 @@ class Walk:
         shape = _shape(node.meta.get("val"))
         named = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
         if shape is None or not named or spec.target is None:
-            return None if shape is None else Value(shape)
+            return None if shape is None else Value(shape, history=INPUT if spec.kind is InputKind.USER_INPUT else 0)
         name = self._names.get(spec.target, spec.target)
         if spec.kind is InputKind.CONSTANT_TENSOR and spec.target not in self._names:
             return Value(shape)
@@ -119,7 +177,9 @@ class Walk:
         rule = rule_for(node.target, name)
         result = node.meta.get("val")
         shapes = tuple(map(_shape, result)) if isinstance(result, (tuple, list)) else (_shape(result),)
-        step = Step(self._ledger, name, _module_path(node), self._bind(node), shapes, self._widths, node)
+        step = Step(
+            self._ledger, name, _module_path(node), self._bind(node), shapes, self._widths, node, self._parameters
+        )
         value = rule(step)
         values = tuple(self._aged(one, step) for one in (value if isinstance(value, tuple) else (value,)))
         if isinstance(result, (tuple, list)):
@@ -137,8 +197,9 @@ class Walk:
             history |= 1 << self._layers
         origin = value.origin
         if origin is None and step.operation in ZERO_TO_ZERO:
-            origins = [a.origin for a in arguments if a.origin is not None and a.shape == value.shape]
-            origin = origins[0] if len(origins) == 1 else None
+            origins = [a.origin for a in arguments if a.origin is not None]
+            whole = all(a.shape == value.shape or step.operation in MOVES for a in arguments if a.origin is not None)
+            origin = origins[0] if len(origins) == 1 and whole else None
         return replace(value, history=history, origin=origin)
 
     def _bind(self, node: torch.fx.Node) -> dict[str, Any]:
@@ -162,17 +223,23 @@ class Walk:
         value = self._values.get(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(value, Value):
             return
-        obstacle = Obstacle(_module_path(node), "output", "the model returns it")
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            target = self._named(self._names.get(spec.target, spec.target), value.shape)
-            for mine, theirs in zip(target.fields, value.fields, strict=False):
-                self._ledger.join(mine, theirs, obstacle)
-            if not value.fields:
-                for field in target.fields:
-                    self._ledger.stay(field, Obstacle("", spec.target, "is overwritten with a tensor of fixed size"))
+            self._overwritten(self._names.get(spec.target, spec.target), value)
             return
+        obstacle = Obstacle(_module_path(node), "output", "the model returns it")
         for field in value.fields:
             self._ledger.stay(field, obstacle)
+
+    def _overwritten(self, name: str, value: Value) -> None:
+        """A buffer that takes a new value at every call has the units of that value."""
+        obstacle = Obstacle(name.rpartition(".")[0], name, "is overwritten with a tensor of fixed size")
+        for axis, size in enumerate(value.shape):
+            if size > 1:
+                mine, theirs = self._ledger.labels(name, axis, size), value.field_on(axis)
+                if theirs is None:
+                    self._ledger.stay(mine, obstacle)
+                else:
+                    self._ledger.join(on_axis(mine, axis, value.ndim), theirs, obstacle)
 
 
 def _shape(result: Any) -> tuple[int, ...] | None:

@@ -13,6 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
+# The bit of a history that says: depends on what the model is called with.
+INPUT = 1
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -37,7 +40,7 @@ class Value:
 
     `source` is the named tensor it is, where it is one or a mere rearrangement of one. `origin` is the linear map
     behind an activation, as long as all operations since send 0 to 0. `history` has one bit for every layer with
-    parameters on the way here. `shared` means that several operations use it.
+    parameters on the way here, and INPUT. `shared` means that several operations use it.
     """
 
     shape: tuple[int, ...]

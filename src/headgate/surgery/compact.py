@@ -15,9 +15,10 @@ from headgate.bank import bank_of
 from headgate.channels.trace import Example
 from headgate.errors import CompactionError, GateError
 from headgate.gated import require_gates, unwrap
-from headgate.masked import fold_masks_
+from headgate.masked import folded_weights, write_all_
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
 from headgate.surgery.keep import chosen
+from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference
 
@@ -43,7 +44,7 @@ def compact(model: nn.Module, example: Any = None) -> nn.Module:
     small = copy.deepcopy(root)
     remove_gates_(small)
     shrink_(small, insertion.plan, keep)
-    given = insertion.example if example is None else Example.of(example)
+    given = _following(insertion.example, small) if example is None else Example.of(example)
     for variant in _variations(given):
         _check_equal(root, small, variant)
     return small
@@ -55,8 +56,10 @@ def remove_gates_(model: nn.Module) -> None:
     root = unwrap(model)
     insertion_of(root, "remove_gates_")
     require_gates(root, "remove_gates_")
-    fold_masks_(root)
-    discard_gates_(root)
+    values = folded_weights(root)
+    with undone_on_failure(root):
+        discard_gates_(root)
+        write_all_(values)
 
 
 def insertion_of(root: nn.Module, operation: str) -> Insertion:
@@ -72,15 +75,15 @@ def open_units(root: nn.Module, insertion: Insertion) -> dict[str, Tensor]:
     bank = bank_of(root)
     assert bank is not None
     return {
-        name: _filled_up(gate.keep().cpu(), bank.order(index).cpu(), insertion.multiple_of)
+        name: _filled_up(gate.keep().cpu(), bank.places(index).cpu(), insertion.multiple_of)
         for index, (name, gate) in enumerate(bank.views().items())
     }
 
 
-def _filled_up(keep: Tensor, order: Tensor, multiple: int) -> Tensor:
+def _filled_up(keep: Tensor, places: Tensor, multiple: int) -> Tensor:
     """Closed units are kept too, those that closed last, until the count is a multiple (or all are kept)."""
     wanted = min(-(-int(keep.sum()) // multiple) * multiple, len(keep))
-    ranked = (order + keep * (order.max() + 1)).argsort(descending=True)
+    ranked = (places + keep * len(keep)).argsort(descending=True)
     filled = torch.zeros_like(keep)
     filled[ranked[:wanted]] = True
     return filled
@@ -98,10 +101,22 @@ def _variations(example: Example) -> Iterator[Example]:
     yield Example(tree_map(other, example.args), tree_map(other, example.kwargs))
 
 
+def _following(example: Example, model: nn.Module) -> Example:
+    """The example of the insertion on the device and in the dtype that the model has been brought to since."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(like.device, like.dtype) if leaf.is_floating_point() else leaf.to(like.device)
+
+    return Example(tree_map(moved, example.args), tree_map(moved, example.kwargs))
+
+
 def _check_equal(gated: nn.Module, small: nn.Module, example: Example) -> None:
     with evaluating(gated), evaluating(small):
         expected, got = gated(*example.args, **example.kwargs), small(*example.args, **example.kwargs)
-    floating = next((p.dtype for p in gated.parameters() if p.is_floating_point()), torch.float32)
+    floating = next((p.dtype for p in small.parameters() if p.is_floating_point()), torch.float32)
     tolerance = max(TOLERANCES.get(dtype, 1e-4) for dtype in (floating, *_dtypes(expected)))
     problem = difference(expected, got, tolerance)
     if problem is not None:

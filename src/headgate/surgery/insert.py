@@ -6,20 +6,23 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from headgate.arguments import whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
 from headgate.channels.groups import Branch, Group, Plan, find_groups
 from headgate.channels.trace import Example, aliases
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
+from headgate.gated import unwrap
 from headgate.layers import can_write_back
-from headgate.masked import accept_dense_checkpoints_, put_mask_on_, take_masks_off_
+from headgate.masked import attach_, put_mask_on_, take_masks_off_
 from headgate.orders import Order, places_of
 from headgate.surgery.keep import Site, sites
+from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.trial import proven
 
 INSERTION = "headgate_insertion"
@@ -68,9 +71,12 @@ def insert_gates_(
         multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
 
     Raises:
+        ArgumentError: an argument that cannot be, by name.
         GateError: the model is wrapped, has inserted gates already, or nothing in it can be removed. It is as it was.
     """
-    _check_insertable(model, floor, multiple_of)
+    _check_insertable(model)
+    floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
+    _check_options(order, scale)
     given = Example.of(example)
     plan = proven(model, given, _writable(model, find_groups(model, given)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
@@ -78,14 +84,11 @@ def insert_gates_(
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
     places, count_from = _places(chosen, order)
     bank = Bank(model, _specs(chosen, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
-    try:
+    with undone_on_failure(model):
         install_bank_(model, bank, places)
         setattr(model, INSERTION, Insertion(plan, multiple_of, given))
+        attach_(model)
         _put_masks_on_(model, bank, plan, chosen)
-        accept_dense_checkpoints_(model)
-    except BaseException:
-        discard_gates_(model)
-        raise
     return bank.views()
 
 
@@ -125,13 +128,25 @@ def discard_gates_(model: nn.Module) -> None:
         delattr(model, INSERTION)
 
 
-def _check_insertable(model: nn.Module, floor: int, multiple_of: int) -> None:
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or hasattr(model, "_orig_mod"):
+def _check_insertable(model: nn.Module) -> None:
+    if unwrap(model) is not model:
         raise GateError(f"insert_gates_: insert gates before wrapping the model in {type(model).__name__}")
     if bank_of(model) is not None:
         raise GateError("insert_gates_: the model has inserted gates already; remove_gates_(model) takes them off")
-    if floor < 1 or multiple_of < 1:
-        raise ArgumentError(f"insert_gates_: floor={floor} and multiple_of={multiple_of} must be at least 1")
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    if (number := whole_number(name, value)) < 1:
+        raise ArgumentError(f"insert_gates_: {name}={number} must be at least 1")
+    return number
+
+
+def _check_options(order: Order, scale: str) -> None:
+    """Before the analysis, which takes its time."""
+    if isinstance(order, str):
+        places_of(order, 1)
+    if scale not in get_args(Scale):
+        raise ArgumentError(f"insert_gates_: scale={scale!r} is unknown; use one of {', '.join(get_args(Scale))}")
 
 
 def _wanted(site: Site, model: nn.Module, where: Where | None, streams: bool, floor: int) -> bool:

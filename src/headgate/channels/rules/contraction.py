@@ -8,18 +8,18 @@ from headgate.channels.rules.step import Step
 from headgate.channels.values import Origin, Value, on_axis, varies
 
 
-def _contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: int) -> None:
+def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: int) -> None:
     """Ties the two summed axes and notes the reader: the one that is a parameter, since a mask can be put on it."""
     one, other = step.vector(left, left_dim), step.vector(right, right_dim)
     step.join_vectors(one, other, "reads channels that cannot be removed")
-    reader = right if right.source is not None else left
-    labels = other if reader is right else one
-    if reader.source is None:
-        for vector in (one, other):
-            if vector is not None:
-                step.stay([vector], "sums over channels without a weight that could be masked")
-    elif labels is not None:
-        step.ledger.read(labels)
+    for value, labels in ((right, other), (left, one)):
+        if step.maskable(value, labels):
+            assert labels is not None
+            step.ledger.read(labels)
+            return
+    for vector in (one, other):
+        if vector is not None:
+            step.stay([vector], "sums over channels without a parameter of its own that could be masked")
 
 
 def _write(step: Step, weight: Value, dim: int, bias: Value | None) -> Tensor | None:
@@ -33,7 +33,7 @@ def _write(step: Step, weight: Value, dim: int, bias: Value | None) -> Tensor | 
 def linear(step: Step) -> Value:
     """A product with Wᵀ over the last axis, plus a bias."""
     x, weight = step.value("input"), step.value("weight")
-    _contract(step, x, x.ndim - 1, weight, 1)
+    contract(step, x, x.ndim - 1, weight, 1)
     rows = _write(step, weight, 0, step.optional("bias"))
     last = len(step.shape) - 1
     passing = tuple(f for f in x.fields if last not in varies(f))
@@ -41,38 +41,50 @@ def linear(step: Step) -> Value:
     return Value(step.shape, fields, origin=_origin(step, weight, 0, rows, last))
 
 
+def bilinear(step: Step) -> Value:
+    """xᵀ W y for every row of W: both inputs are read, each along its own axis of W."""
+    left, right, weight = step.value("input1"), step.value("input2"), step.value("weight")
+    contract(step, left, left.ndim - 1, weight, 1)
+    contract(step, right, right.ndim - 1, weight, 2)
+    rows = _write(step, weight, 0, step.optional("bias"))
+    last = len(step.shape) - 1
+    free = [Value((*v.shape[:-1], 1), tuple(f for f in v.fields if last not in varies(f))) for v in (left, right)]
+    passing = step.meet(free, step.shape)
+    return Value(step.shape, passing if rows is None else (*passing, on_axis(rows, last, last + 1)))
+
+
 def matmul(step: Step) -> Value:
-    """(…, M, K) times (…, K, N)."""
+    """(…, M, K) times (…, K, N), either of them possibly a vector, plus what addmm adds."""
     left, right = _pair(step)
-    _contract(step, left, left.ndim - 1, right, right.ndim - 2)
-    ndim = len(step.shape)
-    free_left = _kept(left, ndim, summed=left.ndim - 1)
-    free_right = _kept(right, ndim, summed=right.ndim - 2)
-    batch = (
-        step.meet([Value(step.shape, free_left), Value(step.shape, free_right)], step.shape)
-        if ndim > 2
-        else (*free_left, *free_right)
-    )
-    bias = step.optional("self") if step.operation in ("addmm", "baddbmm") else None
+    contract(step, left, left.ndim - 1, right, max(right.ndim - 2, 0))
+    rows, columns = _free(left, left.ndim - 1, is_left=True), _free(right, max(right.ndim - 2, 0), is_left=False)
+    ndim = max(rows.ndim, columns.ndim)
+    fields = step.meet([rows, columns], (1,) * ndim)
+    # A vector's missing axis was only lent to it.
+    lent = [dim for factor, dim in ((left, ndim - 2), (right, ndim - 1)) if factor.ndim == 1]
+    fields = tuple(f.reshape([s for d, s in enumerate(f.shape) if d not in lent]) for f in fields)
+    bias = step.optional("self") if step.operation in ("addmm", "baddbmm", "addmv") else None
     if bias is None:
-        return Value(step.shape, batch)
-    return Value(step.shape, step.meet([Value(step.shape, batch), bias], step.shape))
+        return Value(step.shape, fields)
+    return Value(step.shape, step.meet([Value(step.shape, fields), bias], step.shape))
 
 
 def _pair(step: Step) -> tuple[Value, Value]:
     names = {
-        "mm": ("self", "mat2"),
-        "bmm": ("self", "mat2"),
-        "addmm": ("mat1", "mat2"),
-        "baddbmm": ("batch1", "batch2"),
-    }
+        "mm": ("self", "mat2"), "bmm": ("self", "mat2"), "addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"),
+        "mv": ("self", "vec"), "addmv": ("mat", "vec"), "dot": ("self", "tensor"),
+    }  # fmt: skip
     first, second = names.get(step.operation, ("self", "other"))
     return step.value(first), step.value(second)
 
 
-def _kept(value: Value, ndim: int, summed: int) -> tuple[Tensor, ...]:
-    lead = (1,) * (ndim - value.ndim)
-    return tuple(f.reshape(lead + tuple(f.shape)) for f in value.fields if summed not in varies(f))
+def _free(value: Value, summed: int, is_left: bool) -> Value:
+    """What is left of a factor, with size 1 where the other one has its own axis."""
+    fields = tuple(f for f in value.fields if summed not in varies(f))
+    if value.ndim == 1:
+        return Value((1, 1))
+    shape = (*value.shape[:-1], 1) if is_left else (*value.shape[:-2], 1, value.shape[-1])
+    return Value(shape, fields)
 
 
 def convolution(step: Step) -> Value:
@@ -86,7 +98,7 @@ def convolution(step: Step) -> Value:
     step.stays_silently(weight, range(2, weight.ndim))
     rows_dim, columns_dim = (1, 0) if transposed else (0, 1)
     if groups == 1:
-        _contract(step, x, channel, weight, columns_dim)
+        contract(step, x, channel, weight, columns_dim)
         produced = _write(step, weight, rows_dim, step.optional("bias"))
     else:
         produced = _grouped(step, step.vector(x, channel), weight, groups, transposed)
@@ -100,9 +112,9 @@ def convolution(step: Step) -> Value:
 def _origin(step: Step, weight: Value, rows_dim: int, rows: Tensor | None, channel: int) -> Origin | None:
     """This map as the possible end of a residual branch, where its weight and bias are parameters as they are."""
     bias = step.optional("bias")
-    if rows is None or weight.source is None or (bias is not None and bias.source is None):
+    if rows is None or not step.is_whole(weight) or (bias is not None and not step.is_whole(bias)):
         return None
-    axes = [(weight.source, rows_dim)] + ([] if bias is None or bias.source is None else [(bias.source, 0)])
+    axes = [(str(weight.source), rows_dim)] + ([] if bias is None else [(str(bias.source), 0)])
     return Origin(step.path, channel, rows, tuple(axes), tuple(axes))
 
 
@@ -124,43 +136,31 @@ def _grouped(step: Step, inputs: Tensor | None, weight: Value, groups: int, tran
     produced = unit.expand(groups, width).reshape(-1)
     if bias_labels is not None:
         step.ledger.join(bias_labels, produced, obstacle)
-    return produced if produced.numel() > 1 else None
+    return produced
 
 
-def embedding(step: Step) -> Value:
-    """Rows looked up by number: the width is what carries units."""
+def embedding(step: Step) -> Value | tuple[Value, ...]:
+    """Rows looked up by number, one by one or summed in bags: the width is what carries units."""
     weight = step.value("weight")
     rows = step.vector(weight, 0)
     if rows is not None:
         step.ledger.stay(rows, None)
     columns = step.vector(weight, 1)
     last = len(step.shape) - 1
-    return Value(step.shape, () if columns is None else (on_axis(columns, last, last + 1),))
+    looked_up = Value(step.shape, () if columns is None else (on_axis(columns, last, last + 1),))
+    others = tuple(Value(shape or ()) for shape in step.shapes[1:])
+    return (looked_up, *others) if others else looked_up
 
+
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot")
+_CONVOLUTIONS = (
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+)  # fmt: skip
 
 RULES = {
     "linear": linear,
-    **dict.fromkeys(
-        (
-            "mm",
-            "bmm",
-            "addmm",
-            "baddbmm",
-            "matmul",
-        ),
-        matmul,
-    ),
-    **dict.fromkeys(
-        (
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "conv_transpose1d",
-            "conv_transpose2d",
-            "conv_transpose3d",
-            "convolution",
-        ),
-        convolution,
-    ),
-    "embedding": embedding,
+    "bilinear": bilinear,
+    **dict.fromkeys(_PRODUCTS, matmul),
+    **dict.fromkeys(_CONVOLUTIONS, convolution),
+    **dict.fromkeys(("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), embedding),
 }

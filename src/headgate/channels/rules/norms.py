@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
 from headgate.channels.rules.step import Step
 from headgate.channels.values import Origin, Value, on_axis
 
@@ -9,32 +14,44 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 def batch_norm(step: Step) -> tuple[Value, ...]:
-    """Every channel by itself; scale, shift and running statistics go with it."""
+    """Every channel by itself over the batch; scale, shift and running statistics go with it."""
     x = step.value("input")
     channel = 1 if x.ndim > 1 else 0
+    normalised, labels = _per_channel(step, x, channel)
+    outputs = [normalised]
+    for shape in step.shapes[1:]:
+        per_channel = shape is not None and labels is not None and shape == tuple(labels.shape)
+        outputs.append(Value(shape or (), (labels,) if per_channel and labels is not None else ()))
+    return tuple(outputs) if len(step.shapes) > 1 else (normalised,)
+
+
+def instance_norm(step: Step) -> Value:
+    """Every channel of every example by itself."""
+    return _per_channel(step, step.value("input"), 1)[0]
+
+
+def _per_channel(step: Step, x: Value, channel: int) -> tuple[Value, Tensor | None]:
     x = step.settled(x, channel)
     labels = step.vector(x, channel)
     for name in _STATISTICS:
         if (tensor := step.optional(name)) is not None:
             step.join_vectors(labels, step.vector(tensor, 0), "normalises a channel that must stay")
-    step.stays_on(
-        x, (dim for dim in range(x.ndim) if dim != channel), "averages over positions, and units lie along them"
-    )
-    fields = () if labels is None else (on_axis(labels, channel, x.ndim),)
-    outputs = [Value(step.shape, fields, origin=_origin(step, x, channel))]
-    for shape in step.shapes[1:]:
-        per_channel = shape is not None and labels is not None and shape == tuple(labels.shape)
-        outputs.append(Value(shape or (), (labels,) if per_channel and labels is not None else ()))
-    return tuple(outputs)
+    others = [dim for dim in range(x.ndim) if dim != channel]
+    step.stays_on(x, others, "averages over positions, and units lie along them")
+    if labels is None:
+        return Value(step.shape), None
+    step.width(labels)
+    return Value(step.shape, (on_axis(labels, channel, x.ndim),), origin=_origin(step, x, channel)), labels
 
 
 def _origin(step: Step, x: Value, channel: int) -> Origin | None:
     """Scale and shift as the end of a residual branch, with the convolution that nothing else reads."""
     tensors = [tensor for name in _STATISTICS if (tensor := step.optional(name)) is not None]
     scale, shift, before = step.optional("weight"), step.optional("bias"), x.origin
-    if scale is None or shift is None or before is None or before.dim != channel or x.shared:
+    if scale is None or shift is None or before is None or x.shared:
         return None
-    if any(tensor.source is None for tensor in tensors):
+    labels = step.vector(x, channel)
+    if labels is None or not torch.equal(labels, before.labels) or not all(map(step.is_whole, tensors)):
         return None
     own = tuple((str(tensor.source), 0) for tensor in tensors)
     return Origin(step.path, channel, before.labels, own[:2], (*before.sliced, *own))
@@ -72,28 +89,14 @@ def layer_norm(step: Step) -> Value | tuple[Value, ...]:
     return results if len(results) > 1 else results[0]
 
 
-RULES = {
-    **dict.fromkeys(
-        (
-            "_native_batch_norm_legit",
-            "_native_batch_norm_legit_functional",
-            "_native_batch_norm_legit_no_training",
-            "native_batch_norm",
-            "batch_norm",
-            "_batch_norm_with_update_functional",
-            "_batch_norm_no_update",
-        ),
-        batch_norm,
-    ),
-    "group_norm": group_norm,
-    "native_group_norm": group_norm,
-    **dict.fromkeys(
-        (
-            "layer_norm",
-            "native_layer_norm",
-            "rms_norm",
-            "_fused_rms_norm",
-        ),
-        layer_norm,
-    ),
+_BATCH_NORMS = (
+    "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
+    "native_batch_norm", "batch_norm", "_batch_norm_with_update_functional", "_batch_norm_no_update",
+)  # fmt: skip
+
+RULES: dict[str, Callable[[Step], Value | tuple[Value, ...]]] = {
+    **dict.fromkeys(_BATCH_NORMS, batch_norm),
+    "instance_norm": instance_norm,
+    **dict.fromkeys(("group_norm", "native_group_norm"), group_norm),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), layer_norm),
 }

@@ -1,4 +1,4 @@
-"""Element-by-element operations, reductions, softmax: what treats every channel alike, or mixes them."""
+"""Element-by-element operations, and tensors made after others: what treats every channel alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from headgate.channels.rules.step import Step
-from headgate.channels.values import Value, varies
+from headgate.channels.values import INPUT, Value, varies
+
+# A parameter that went through these is still silent wherever a mask has silenced it.
+_KEEPS_ZEROS = ("mul", "div", "neg", "abs", "relu", "tanh")
 
 
 def pointwise(step: Step) -> Value:
@@ -19,11 +22,20 @@ def pointwise(step: Step) -> Value:
     addends = [value for value in values if value.source is None and value.ndim]
     if step.operation in ("add", "sub") and len(addends) == 2:
         _note_residual(step, addends, fields)
-    return Value(step.shape, fields)
+    return Value(step.shape, fields, _scaled_source(step, values))
+
+
+def _scaled_source(step: Step, values: list[Value]) -> str | None:
+    """The parameter this is a multiple of, where that is the only tensor with units in it."""
+    if step.operation not in _KEEPS_ZEROS or not values or values[0].shape != step.shape:
+        return None
+    return None if any(other.fields for other in values[1:]) else values[0].source
 
 
 def _note_residual(step: Step, addends: list[Value], fields: tuple[Tensor, ...]) -> None:
     """A sum of two activations: the one with more layers since they parted is the branch, the other its shortcut."""
+    if not all(value.history & INPUT for value in addends):
+        return
     if all(value.fields for value in addends):
         for field in fields:
             step.ledger.add(field)
@@ -37,19 +49,28 @@ def _note_residual(step: Step, addends: list[Value], fields: tuple[Tensor, ...])
 
 def copy(step: Step) -> Value:
     """The same values again; a rearranged parameter remains that parameter."""
-    value = next(iter(step.values()))
+    value = step.first
     return Value(step.shape, value.fields, value.source)
+
+
+def overwrite(step: Step) -> Value:
+    """A tensor filled with another one, of its own shape up to broadcasting: both have the same units."""
+    return Value(step.shape, step.meet([step.value("self"), step.value("src")], step.shape))
 
 
 def like(step: Step) -> Value:
     """A new tensor sized after another: it shrinks with it."""
-    value = next(iter(step.values()))
-    return Value(step.shape, value.fields if value.shape == step.shape else ())
+    return Value(step.shape, step.first.fields if step.first.shape == step.shape else ())
 
 
 def created(step: Step) -> Value:
-    """A tensor made from numbers alone carries no units."""
-    return Value(step.shape)
+    """A tensor made from numbers alone: it may shrink with what it meets, if the code sizes it after that."""
+    return Value(step.shape, step.made(range(len(step.shape))))
+
+
+def nothing(step: Step) -> Value:
+    """An assertion: it computes nothing."""
+    return Value(())
 
 
 def dropout(step: Step) -> tuple[Value, Value]:
@@ -58,58 +79,15 @@ def dropout(step: Step) -> tuple[Value, Value]:
     return Value(step.shape, value.fields), Value(step.shape, value.fields)
 
 
-def reduction(step: Step) -> Value | tuple[Value, ...]:
-    """A sum, mean, maximum … over axes. Over channels it mixes them, over anything else it leaves them apart."""
-    value = next(iter(step.values()))
-    dims = step.arguments.get("dim", step.arguments.get("dims"))
-    if dims is None or dims == []:
-        dims = list(range(value.ndim))
-    dims = (
-        {int(dim) % value.ndim for dim in (dims if isinstance(dims, (list, tuple)) else [dims])}
-        if value.ndim
-        else set()
-    )
-    free = step.stays_on(value, dims, "reduces over channels")
-    kept = bool(step.arguments.get("keepdim", False))
-    fields = free if kept else tuple(_without(field, dims) for field in free)
-    results = tuple(Value(shape, fields) for shape in step.shapes if shape is not None)
-    return results if len(step.shapes) > 1 else results[0]
-
-
-def _without(field: Tensor, dims: set[int]) -> Tensor:
-    return field.reshape([size for dim, size in enumerate(field.shape) if dim not in dims])
-
-
-def along(step: Step) -> Value | tuple[Value, ...]:
-    """Softmax, cumulative sums, sorting: the shape stays, but channels along the axis are mixed."""
-    value = next(iter(step.values()))
-    fields = step.stays_on(value, [int(step.arguments["dim"])], "mixes channels along this axis")
-    results = tuple(Value(shape, fields) for shape in step.shapes if shape is not None)
-    return results if len(step.shapes) > 1 else results[0]
-
-
 def glu(step: Step) -> Value:
     """The first half times the gate of the second: unit j of both belongs together."""
-    value, dim = next(iter(step.values())), step.dim("dim", next(iter(step.values())).ndim)
+    value, dim = step.first, step.dim("dim", step.first.ndim)
     half = value.shape[dim] // 2
     parts = [
         Value(step.shape, tuple(f.narrow(dim, at, half) if f.shape[dim] > 1 else f for f in value.fields))
         for at in (0, half)
     ]
     return Value(step.shape, step.meet(parts, step.shape))
-
-
-def spatial(rank: int) -> Callable[[Step], Value | tuple[Value, ...]]:
-    """Pooling, resizing, padding over the last `rank` axes of each channel by itself."""
-
-    def rule(step: Step) -> Value | tuple[Value, ...]:
-        value = next(iter(step.values()))
-        value = step.settled(value, value.ndim - rank - 1)
-        fields = step.stays_on(value, range(-rank, 0), "mixes positions, and units lie along them")
-        results = tuple(Value(shape, fields) for shape in step.shapes if shape is not None)
-        return results if len(step.shapes) > 1 else results[0]
-
-    return rule
 
 
 def prelu(step: Step) -> Value:
@@ -121,139 +99,34 @@ def prelu(step: Step) -> Value:
     return Value(step.shape, tuple(f for f in value.fields if varies(f)))
 
 
-_POOLS = {
-    f"{kind}_pool{rank}d": spatial(rank)
-    for rank in (1, 2, 3)
-    for kind in ("avg", "max", "adaptive_avg", "adaptive_max")
-}
-_POOLS |= {f"max_pool{rank}d_with_indices": spatial(rank) for rank in (1, 2, 3)}
-_POOLS |= {f"_adaptive_avg_pool{rank}d": spatial(rank) for rank in (2, 3)}
-_POOLS |= {f"{kind}_pad{rank}d": spatial(rank) for rank in (1, 2, 3) for kind in ("reflection", "replication")}
-_POOLS |= {f"lp_pool{rank}d": spatial(rank) for rank in (1, 2)}
-_RESIZES = {
-    name: spatial(rank)
-    for rank, names in {
-        1: ("upsample_nearest1d", "upsample_linear1d", "_upsample_nearest_exact1d"),
-        2: ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d",
-            "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-        3: ("upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d"),
-    }.items()
-    for name in names
-}  # fmt: skip
+_COPIES = (
+    "clone", "alias", "detach", "contiguous", "_to_copy", "to", "lift_fresh_copy", "dropout", "feature_dropout",
+    "alpha_dropout", "feature_alpha_dropout",
+)  # fmt: skip
+_LIKE = (
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "fill", "zero",
+    "uniform", "normal_functional", "exponential", "random",
+)  # fmt: skip
+_CREATED = (
+    "full", "zeros", "ones", "empty", "arange", "scalar_tensor", "rand", "randn", "randint", "eye", "linspace",
+    "new_zeros", "new_ones", "new_empty", "new_full", "empty_permuted", "empty_strided", "new_empty_strided",
+)  # fmt: skip
+_POINTWISE = (
+    "hardswish", "where", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional", "_rrelu_with_noise", "leaky_relu",
+    "elu", "celu", "selu", "hardtanh", "relu6", "mish", "softplus", "log_sigmoid", "softshrink", "hardshrink",
+    "threshold", "_prelu_kernel",
+)  # fmt: skip
 
-RULES = {
-    **dict.fromkeys(
-        (
-            "clone",
-            "alias",
-            "detach",
-            "contiguous",
-            "_to_copy",
-            "to",
-            "lift_fresh_copy",
-            "dropout",
-            "feature_dropout",
-            "alpha_dropout",
-        ),
-        copy,
-    ),
-    **dict.fromkeys(
-        (
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "empty_like",
-            "rand_like",
-            "randn_like",
-            "bernoulli",
-        ),
-        like,
-    ),
-    **dict.fromkeys(
-        (
-            "full",
-            "zeros",
-            "ones",
-            "empty",
-            "arange",
-            "scalar_tensor",
-            "rand",
-            "randn",
-            "eye",
-            "linspace",
-            "new_zeros",
-            "new_ones",
-            "new_empty",
-            "new_full",
-        ),
-        created,
-    ),
-    **dict.fromkeys(
-        (
-            "mean",
-            "sum",
-            "amax",
-            "amin",
-            "var",
-            "std",
-            "var_mean",
-            "norm",
-            "linalg_vector_norm",
-            "prod",
-            "max",
-            "min",
-            "argmax",
-            "argmin",
-            "any",
-            "all",
-            "logsumexp",
-            "median",
-        ),
-        reduction,
-    ),
-    **dict.fromkeys(
-        (
-            "softmax",
-            "_softmax",
-            "log_softmax",
-            "_log_softmax",
-            "cumsum",
-            "cumprod",
-            "sort",
-            "topk",
-            "logcumsumexp",
-        ),
-        along,
-    ),
-    **_POOLS,
-    **_RESIZES,
+RULES: dict[str, Callable[[Step], Value | tuple[Value, ...]]] = {
+    **dict.fromkeys(_COPIES, copy),
+    **dict.fromkeys(_LIKE, like),
+    **dict.fromkeys(_CREATED, created),
+    **dict.fromkeys(_POINTWISE, pointwise),
+    "copy": overwrite,
+    **dict.fromkeys(("_assert_tensor_metadata", "_assert_scalar", "_assert_async"), nothing),
     "native_dropout": dropout,
     "glu": glu,
     "prelu": prelu,
-    "_prelu_kernel": pointwise,
-    **dict.fromkeys(
-        (
-            "hardswish",
-            "where",
-            "rrelu",
-            "rrelu_with_noise",
-            "rrelu_with_noise_functional",
-            "_rrelu_with_noise",
-            "leaky_relu",
-            "elu",
-            "celu",
-            "selu",
-            "hardtanh",
-            "relu6",
-            "mish",
-            "softplus",
-            "log_sigmoid",
-            "softshrink",
-            "hardshrink",
-            "threshold",
-        ),
-        pointwise,
-    ),
 }
 
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from headgate.channels.ledger import Ledger, Obstacle
 from headgate.channels.values import Value, aligned, as_vector, on_axis, varies
 
+# Begins the name under which the ledger knows a tensor that the code makes anew at every call.
+MADE = "@"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -24,6 +27,7 @@ class Step:
     shapes: tuple[tuple[int, ...] | None, ...]
     widths: dict[str, Tensor]
     node: torch.fx.Node
+    parameters: frozenset[str]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,6 +54,39 @@ class Step:
     def values(self) -> list[Value]:
         """All tensor arguments, also those in lists."""
         return list(_values_in(self.arguments.values()))
+
+    @property
+    def first(self) -> Value:
+        """The first tensor argument, whatever its name."""
+        return next(iter(self.values()))
+
+    def results(self, fields: tuple[Tensor, ...]) -> Value | tuple[Value, ...]:
+        """The same fields on everything the operation returns."""
+        values = tuple(Value(shape, fields) for shape in self.shapes if shape is not None)
+        return values if len(self.shapes) > 1 else values[0]
+
+    def made(self, axes: Iterable[int]) -> tuple[Tensor, ...]:
+        """Fields for axes whose size the code gives, with labels of their own: perhaps it is taken from what they meet.
+
+        If it is not, the model's code fails on fewer channels, and the trial finds out.
+        """
+        name, ndim = f"{MADE}{self.node.name}", len(self.shape)
+        sizes = {axis: self.shape[axis] for axis in axes if self.shape[axis] > 1}
+        return tuple(on_axis(self.ledger.labels(name, axis, size), axis, ndim) for axis, size in sizes.items())
+
+    def maskable(self, value: Value, labels: Tensor | None) -> bool:
+        """Whether these labels of a factor belong to a parameter, which a mask on it would silence."""
+        if labels is None or value.source not in self.parameters:
+            return False
+        return self.ledger.owns(value.source, labels)
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether the value is a parameter or buffer as it is stored, its axes in their own order."""
+        if value.source is None:
+            return False
+        fields = {axis: size for axis, size in enumerate(value.shape) if size > 1}
+        stored = [on_axis(self.ledger.labels(value.source, a, s), a, value.ndim) for a, s in fields.items()]
+        return len(stored) == len(value.fields) and all(map(torch.equal, stored, value.fields))
 
     def dim(self, name: str, ndim: int) -> int:
         """An axis argument, counted from the front."""
@@ -172,6 +209,13 @@ class Step:
             self.ledger.join(field, partners[0], self.obstacle("combines it with a channel that must stay"))
         else:
             self.ledger.stay(field, self.obstacle("combines it with a tensor whose channels cannot be removed"))
+
+
+def refused(step: Step, reason: str) -> Value:
+    """Everything that goes in stays; nothing is known of what comes out."""
+    for value in step.values():
+        step.stay(value.fields, reason)
+    return Value(step.shape)
 
 
 def module_paths(node: torch.fx.Node) -> list[str]:

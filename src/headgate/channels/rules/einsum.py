@@ -1,0 +1,57 @@
+"""`torch.einsum` of two tensors, by its letters."""
+
+from __future__ import annotations
+
+from headgate.channels.rules.contraction import contract
+from headgate.channels.rules.step import Step, refused
+from headgate.channels.values import Value, varies
+
+_SPARE = "αβγδεζηθ"
+
+
+def einsum(step: Step) -> Value:
+    """Letters that vanish are summed over; letters that both have meet; every other letter passes."""
+    values = step.arguments["tensors"]
+    inputs, output = _letters(str(step.arguments["equation"]), values, len(step.shape))
+    if len(values) != 2 or any(len(set(letters)) < len(letters) for letters in inputs):
+        return refused(step, "einsum of one or of many tensors, or of a diagonal")
+    summed = [letter for letter in dict.fromkeys("".join(inputs)) if letter not in output]
+    for letter in summed:
+        holders = [
+            (value, letters.index(letter)) for value, letters in zip(values, inputs, strict=True) if letter in letters
+        ]
+        if len(holders) == 2:
+            contract(step, *holders[0], *holders[1])
+        else:
+            step.stays_on(holders[0][0], [holders[0][1]], "sums over channels without a weight that could be masked")
+    spread = [_spread(value, letters, output) for value, letters in zip(values, inputs, strict=True)]
+    return Value(step.shape, step.meet(spread, step.shape))
+
+
+def _letters(equation: str, values: list[Value], output_ndim: int) -> tuple[list[str], str]:
+    """The letters of every input and of the output, an ellipsis written out."""
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    inputs = left.split(",")
+    if not arrow:
+        plain = [letter for letter in left if letter.isalpha()]
+        output = "..." * ("..." in left) + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
+    written = [_written_out(part, value.ndim) for part, value in zip(inputs, values, strict=True)]
+    return written, _written_out(output, output_ndim)
+
+
+def _written_out(letters: str, ndim: int) -> str:
+    hidden = ndim - len(letters.replace("...", ""))
+    return letters.replace("...", _SPARE[len(_SPARE) - hidden :])
+
+
+def _spread(value: Value, letters: str, output: str) -> Value:
+    """A factor laid out on the axes of the output, size 1 where it does not vary."""
+    kept = [letters.index(letter) if letter in letters else None for letter in output]
+    summed = {dim for dim, letter in enumerate(letters) if letter not in output}
+    fields = [field for field in value.fields if not varies(field) & summed]
+    order = [dim for dim in kept if dim is not None] + sorted(summed)
+    laid = [f.permute(order).reshape([1 if dim is None else f.shape[dim] for dim in kept]) for f in fields]
+    return Value(tuple(1 if dim is None else value.shape[dim] for dim in kept), tuple(laid))
+
+
+RULES = {"einsum": einsum}

@@ -1,0 +1,159 @@
+"""Carrying a recipe out: the one place where a model is cut. A recipe is checked in full before a tensor is touched."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headgate.errors import RecipeError
+from headgate.layers import can_write_back, write_back_
+from headgate.surgery.recipe import (
+    RECIPE,
+    SIZES,
+    Cut,
+    Ranges,
+    Recipe,
+    Resize,
+    Write,
+    count,
+    indices_of,
+    named_tensors,
+    recipe_on,
+    unlike,
+)
+
+# No activation has more axes.
+_AXES = 16
+
+
+@torch.no_grad()
+def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
+    """Cuts the model as the recipe says; it then carries the recipe, joined to the one it carried before.
+
+    Raises:
+        RecipeError: the recipe is not for this model or makes no sense; the model is as it was.
+    """
+    check_recipe(model, recipe)
+    earlier = recipe_on(model)
+    whole = recipe if earlier is None else earlier.then(recipe)
+    _cut_(model, recipe.cuts)
+    modules = _modules(model)
+    for size in recipe.sizes:
+        setattr(modules[size.path], size.attribute, size.value)
+    for write in recipe.writes:
+        module = modules[write.path]
+        places = indices_of(write.places).to(next(module.parameters()).device)
+        write_back_(module, places, write.width, write.channel_dim)
+    for path in recipe.gone:
+        model.set_submodule(path, nn.Identity())
+    setattr(model, RECIPE, whole)
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    return dict(model.named_modules(remove_duplicate=False))
+
+
+def _cut_(model: nn.Module, cuts: tuple[Cut, ...]) -> None:
+    """Slices tensors under every name they have; what was one tensor stays one tensor."""
+    tensors, modules = named_tensors(model), _modules(model)
+    axes: dict[str, dict[int, Ranges]] = {}
+    for cut in cuts:
+        axes.setdefault(cut.name, {})[cut.axis] = cut.kept
+    done: dict[int, Tensor] = {}
+    for name, kept in axes.items():
+        old = tensors[name]
+        if id(old) not in done:
+            new = old
+            for axis, ranges in kept.items():
+                new = new.index_select(axis, indices_of(ranges).to(old.device))
+            done[id(old)] = _like(new, old)
+        path, _, leaf = name.rpartition(".")
+        _set_(modules[path], leaf, done[id(old)])
+
+
+def _like(tensor: Tensor, old: Tensor) -> Tensor:
+    """The new values as the old tensor was: a parameter if it was one, its memory format, its requires_grad."""
+    data = tensor.detach()
+    if old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last) and not old.is_contiguous():
+        data = data.contiguous(memory_format=torch.channels_last)
+    return nn.Parameter(data, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else data
+
+
+def _set_(module: nn.Module, leaf: str, tensor: Tensor) -> None:
+    if leaf in module._parameters:
+        assert isinstance(tensor, nn.Parameter)
+        module._parameters[leaf] = tensor
+    elif leaf in module._buffers:
+        module._buffers[leaf] = tensor
+    else:
+        vars(module)[leaf] = tensor
+
+
+def check_recipe(model: nn.Module, recipe: Recipe) -> None:
+    """Raises a `RecipeError` unless the recipe can be applied to this model in full."""
+    difference = unlike(model, dict(recipe.dense))
+    if difference is not None:
+        raise RecipeError(f"the recipe is for another network than this {type(model).__name__}: {difference}")
+    tensors, modules, named = named_tensors(model), _modules(model), dict(recipe.dense)
+    for cut in recipe.cuts:
+        if cut.name not in named or not 0 <= cut.axis < tensors[cut.name].dim():
+            raise RecipeError(f"the recipe cuts axis {cut.axis} of {cut.name!r}, which the model does not have")
+        _check_ranges(cut.kept, tensors[cut.name].shape[cut.axis], f"the recipe's cut of {cut.name}")
+    _check_ties(recipe, tensors)
+    for size in recipe.sizes:
+        _check_size(size, modules)
+    for write in recipe.writes:
+        _check_write(write, modules, recipe, tensors)
+    for path in recipe.gone:
+        if not path or path not in modules:
+            raise RecipeError(f"the recipe removes the block {path!r}, which the model does not have")
+
+
+def _check_ranges(ranges: Ranges, size: int, what: str) -> None:
+    end = 0
+    for start, stop in ranges:
+        if not end <= start < stop <= size:
+            raise RecipeError(f"{what} keeps [{start}, {stop}) of 0 … {size}: not ascending, or outside")
+        end = stop
+    if not ranges:
+        raise RecipeError(f"{what} keeps nothing")
+
+
+def _check_ties(recipe: Recipe, tensors: dict[str, Tensor]) -> None:
+    """Every name of one tensor must be cut alike."""
+    cuts: dict[str, dict[int, Ranges]] = {name: {} for name in tensors}
+    for cut in recipe.cuts:
+        cuts[cut.name][cut.axis] = cut.kept
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        other = first.setdefault(id(tensor), name)
+        if cuts[name] != cuts[other]:
+            raise RecipeError(f"{other} and {name} are one tensor, but the recipe cuts them differently")
+
+
+def _check_size(size: Resize, modules: dict[str, nn.Module]) -> None:
+    if size.attribute not in SIZES:
+        raise RecipeError(f"the recipe sets the attribute {size.attribute!r}, which no recipe may set")
+    # Looked up in the instance itself, so that nothing of the model's code runs.
+    value = vars(modules[size.path]).get(size.attribute) if size.path in modules else None
+    if type(value) is not int:
+        raise RecipeError(f"the recipe sets {size.attribute} of {size.path!r}, which the model does not have")
+    if not 1 <= size.value <= value:
+        raise RecipeError(f"the recipe sets {size.attribute} of {size.path} to {size.value}; it may be 1 … {value}")
+
+
+def _check_write(write: Write, modules: dict[str, nn.Module], recipe: Recipe, tensors: dict[str, Tensor]) -> None:
+    """The layer's outputs are as many as their places, and a stream is never wider than it was."""
+    weight = f"{write.path}.weight" if write.path else "weight"
+    if write.path not in modules or not can_write_back(modules[write.path]) or weight not in tensors:
+        raise RecipeError(f"the recipe lets {write.path!r} write back, which is no layer that can")
+    rows = tensors[weight].shape[0]
+    _check_ranges(write.places, write.width, f"the recipe's places of {write.path}")
+    if not write.width <= rows or not 0 <= write.channel_dim < _AXES:
+        raise RecipeError(
+            f"the recipe lets {write.path} write into {write.width} channels along axis {write.channel_dim}; "
+            f"it had {rows} outputs"
+        )
+    left = recipe.cut_shapes()[weight][0]
+    if count(write.places) != left:
+        raise RecipeError(f"the recipe writes {left} outputs of {write.path} into {count(write.places)} places")
