@@ -13,7 +13,7 @@ JOBS   ?= 2
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
 
-demo: $(READY) ## watch a gate find the dimension of synthetic data (more options: make demo ARGS="--dimensions 3 15")
+demo: $(READY) ## prune a network on handwritten digits, from training to a file (options: make demo ARGS="--strength 0.5")
 	@$(BIN)/headgate demo $(ARGS)
 
 # One thread a worker: two workers with two threads each would fight over two cores.
@@ -44,6 +44,7 @@ clean: ## remove the environment and everything tools left behind
 # A .venv whose pip does not run is a half-made one: it is thrown away.
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or newer" >&2; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || { echo "error: PYTHON=$(PYTHON) is not a program (choose one with make PYTHON=/path/to/python)" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is $$("$(PYTHON)" -V 2>&1); the pinned environment needs Python 3.11 or newer (choose one with make PYTHON=/path/to/python)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
 	@echo "Setting up $(VENV) (the first time takes a few minutes: torch is a large download)"

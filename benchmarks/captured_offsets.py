@@ -6,15 +6,13 @@ freezes the offsets for the first steps, so the graph is captured twice. The str
 step, so that offsets depend on their moments, not only on the number of steps. Offsets and weights of both runs are
 compared, and the differences go to a JSON record.
 
-    PYTHONPATH=src python benchmarks/captured_offsets.py
-    PYTHONPATH=src python benchmarks/captured_offsets.py --device cpu --out /tmp/record.json     # nothing is captured
+    PYTHONPATH=src python benchmarks/captured_offsets.py     # with --device cpu nothing is captured
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -29,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, Optimizer
 
 import headgate as hg
+from headgate_lab.files import why_not_writable, write_whole
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "checks" / "captured_offsets.json"
@@ -229,14 +228,6 @@ def current_commit() -> str:
     return asked.stdout.strip()
 
 
-def write_atomically(record: dict[str, Any], path: Path) -> None:
-    """Writes beside the place first: a record is whole or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the check, writes the record, and returns 0 if all runs agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -245,9 +236,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commit", help="the commit to record; git's by default")
     parser.add_argument("--out", type=Path, default=RECORD, help=f"where the record goes ({RECORD.relative_to(ROOT)})")
     given = parser.parse_args(arguments)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    if obstacle := why_not_writable(given.out):
+        parser.error(f"--out {given.out}: {obstacle}")
     commit = given.commit or current_commit()
     record = check(Config(), torch.device(given.device), given.seed, commit)
-    write_atomically(record, given.out)
+    write_whole(given.out, (json.dumps(record, indent=2) + "\n").encode())
     print(record["headline"])
     return 0 if all(record["metrics"][name]["agree"] for name in OPTIMIZERS) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_the_script_writes_a_whole_record(tmp_path: Path, capsys: pytest.Capture
     assert record["seed"] == 3 and record["metrics"]["captured"] is False
     assert "nothing to capture" in record["headline"] == capsys.readouterr().out.strip()
     assert [path.name for path in out.parent.iterdir()] == ["record.json"]
+
+
+def test_a_record_never_replaces_what_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(script, "check", lambda *_: pytest.fail("trained"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit):
+        script.main(["--device", "cpu", "--commit", "abc", "--out", str(tmp_path / "pipe")])
+    assert "pipe is not a regular file" in capsys.readouterr().err
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("optimizer", script.OPTIMIZERS)

@@ -10,6 +10,7 @@ import math
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -533,6 +534,25 @@ def test_a_checkpoint_with_a_broken_offset_is_refused_by_name(value: float, stri
     assert model.get_parameter("head.gate.offset").item() == 1.0  # nothing of it was taken
 
 
+@pytest.mark.parametrize("name", ["order", "start", "gain", "span", "steepness"])
+def test_no_number_of_a_checkpoint_may_be_broken(name: str):
+    saved = {key: tensor.clone() for key, tensor in Gate(4).state_dict().items()}
+    saved[name].view(-1)[-1] = math.nan
+    gate = Gate(4)
+    with pytest.raises(RuntimeError, match=rf"the {name} of gate 'root' is nan in the checkpoint"):
+        gate.load_state_dict(saved)
+    assert all(tensor.isfinite().all() for tensor in gate.state_dict().values())
+
+
+@pytest.mark.parametrize("saved", [torch.tensor([0.5, 0.6]), torch.tensor([]), torch.full((2, 2), math.nan)], ids=str)
+def test_an_offset_of_another_shape_is_refused(saved: Tensor):
+    """Torch itself would take the first of several."""
+    gate = Gate(4)
+    with pytest.raises(RuntimeError, match=r"size mismatch for offset: one number, but \(.*\) in the checkpoint"):
+        gate.load_state_dict({**gate.state_dict(), "offset": saved})
+    assert gate.offset.item() == 1.0
+
+
 def test_a_gate_that_is_the_whole_model_is_called_root():
     saved = Gate(4).state_dict()
     saved["offset"].fill_(math.nan)
@@ -543,7 +563,7 @@ def test_a_gate_that_is_the_whole_model_is_called_root():
 def test_keep_and_active_refuse_a_broken_offset():
     gate = move(Gate(4, floor=2), math.nan)
     for ask in (gate.keep, lambda: gate.active):
-        with pytest.raises(GateError, match=r"offset of this gate \(4, dim=1, .*floor=2\) is nan"):
+        with pytest.raises(GateError, match=r"not a finite number in Gate\(4, dim=1, .*floor=2\) \(nan\)$"):
             ask()
 
 
@@ -569,8 +589,22 @@ def test_keep_and_active_refuse_a_broken_offset():
         ({"span": math.nan}, "span=nan must be a finite number above 0"),
         ({"offset": math.nan}, "offset=nan must be a finite number"),
         ({"offset": -math.inf}, "offset=-inf must be a finite number"),
-        ({"fn": "tanh"}, "fn='tanh' is not a gate function; use one of relu_tanh, hard_sigmoid"),
+        ({"fn": "tanh"}, "fn='tanh' is unknown; use one of relu_tanh, hard_sigmoid"),
+        ({"fn": ["relu_tanh"]}, r"fn=\['relu_tanh'\] is unknown"),
         ({"scale": "absolute"}, "scale='absolute' is unknown; use one of plain, relative"),
+        ({"scale": {}}, "scale={} is unknown"),
+        ({"offset": "x"}, "offset='x' is not a number"),
+        ({"offset": "1.0"}, "offset='1.0' is not a number"),
+        ({"offset": None}, "offset=None is not a number"),
+        ({"offset": 1j}, "offset=1j is not a number"),
+        ({"offset": torch.ones(2)}, r"offset=tensor\(\[1., 1.\]\) is not a number"),
+        ({"offset": 10**400}, "offset is too large for a float"),
+        ({"offset": 10**5000}, "offset is too large for a float"),
+        ({"offset": -1e39}, r"offset=-1e\+39 must be a finite number \(in float32\)"),
+        ({"span": 1e39}, r"span=1e\+39 must be a finite number above 0 \(in float32\)"),
+        ({"span": "5"}, "span='5' is not a number"),
+        ({"steepness": 1e-46}, r"steepness=1e-46 must be a finite number above 0 \(in float32\)"),
+        ({"steepness": None}, "steepness=None is not a number"),
         ({"order": "weight"}, "order 'weight' is unknown"),
         ({"order": [0, 1, 1, 3]}, "order is not a permutation of 0 … 3"),
         ({"order": [0, 1, 2]}, r"order has shape \(3,\), but the gate has 4 units"),
@@ -580,6 +614,18 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], complaint: str):
     with pytest.raises(ArgumentError, match=complaint) as raised:
         Gate(**{"n": 4, **arguments})
     assert isinstance(raised.value, HeadgateError) and isinstance(raised.value, ValueError)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    gate = Gate(np.int64(4), dim=np.int8(1), floor=torch.tensor(1), offset=np.float32(0.5), span=torch.tensor([3.0]))
+    assert (gate.n, gate.dim, gate.floor, gate.offset.item(), gate.span.item()) == (4, 1, 1, 0.5, 3.0)
+    assert all(type(number) is int for number in (gate.n, gate.dim, gate.floor))
+
+
+@pytest.mark.parametrize("x", [None, [1.0] * 4, 2.0], ids=str)
+def test_what_is_no_tensor_is_refused(x: Any):
+    with pytest.raises(ShapeError, match=rf"Gate\(4, dim=1.* masks a tensor, but got {type(x).__name__}"):
+        Gate(4)(x)
 
 
 @pytest.mark.parametrize(

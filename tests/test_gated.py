@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import headgate as hg
-from headgate import Gate, GateError, GateStatus, Status
+from headgate import ArgumentError, Gate, GateError, GateStatus, Status
 from headgate.gated import unwrap
 
 
@@ -98,9 +98,27 @@ def test_sharded_models_are_refused_by_name(one_process: None):
         hg.gates(model)
 
 
+def test_a_model_with_a_sharded_part_is_refused_too(one_process: None):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = small()
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(GateError, match="FSDPLinear shards its parameters"):
+        hg.gates(model)
+
+
+def test_compiled_parts_do_not_change_the_names():
+    model = small()
+    names = list(hg.gates(model))
+    model[1], model[4] = torch.compile(model[1]), torch.compile(model[4])
+    assert list(hg.gates(model)) == names
+    assert [gate.name for gate in hg.status(model).gates] == names
+
+
 ASKING: list[tuple[str, Callable[[nn.Module], Any]]] = [
     ("status", hg.status),
-    ("status", hg.kept),
+    ("kept", hg.kept),
     ("freeze_", hg.freeze_),
     ("bake_", hg.bake_),
     ("penalty", hg.penalty),
@@ -113,6 +131,13 @@ ASKING: list[tuple[str, Callable[[nn.Module], Any]]] = [
 def test_a_model_without_gates_is_refused(name: str, ask: Callable[[nn.Module], Any]):
     with pytest.raises(GateError, match=f"{name}: Linear has no gates"):
         ask(nn.Linear(3, 4))
+
+
+@pytest.mark.parametrize("model", [None, "model", [nn.Linear(3, 4)], nn.Linear], ids=str)
+@pytest.mark.parametrize("ask", [hg.gates, *(ask for _, ask in ASKING)])
+def test_what_is_no_model_is_refused(ask: Callable[[Any], Any], model: Any):
+    with pytest.raises(ArgumentError, match=f"a model must be a torch.nn.Module, not {type(model).__name__}"):
+        ask(model)
 
 
 # --- status and kept -------------------------------------------------------------------------------------------------
@@ -149,6 +174,10 @@ def test_the_table_is_as_wide_as_the_longest_name():
     assert lines[0].startswith("gate                offset") and lines[1].startswith("a_rather_long_name  +1.000")
 
 
+def test_a_bare_gate_is_called_root():
+    assert str(hg.status(Gate(4))).split("\n")[1].startswith("root  +1.000")
+
+
 def test_status_is_a_moment_not_a_view():
     model = small()
     before = hg.status(model)
@@ -178,6 +207,14 @@ def test_freezing_marks_every_gate_and_touches_nothing_else():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     hg.freeze_(model, False)
     assert [gate.frozen for gate in hg.status(model).gates] == [False, False]
+
+
+@pytest.mark.parametrize("frozen", ["yes", 1, None])
+def test_frozen_is_true_or_false(frozen: Any):
+    model = small()
+    with pytest.raises(ArgumentError, match=f"frozen={frozen!r} must be True or False"):
+        hg.freeze_(model, frozen)
+    assert not model[1].frozen
 
 
 def test_a_frozen_gate_still_has_a_gradient():
@@ -211,7 +248,7 @@ def test_only_the_given_part_is_baked():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("ask", [hg.status, hg.kept, hg.bake_])
+@pytest.mark.parametrize("ask", [hg.status, hg.kept, hg.bake_, hg.offset_group, hg.param_groups])
 def test_a_broken_offset_is_reported_with_the_name_of_its_gate(ask: Callable[[nn.Module], Any], value: float):
     model = small()
     with torch.no_grad():

@@ -243,6 +243,66 @@ def test_a_closure_asked_twice_moves_offsets_once():
     assert offsets(model) == pytest.approx(expected_trajectory()[2], abs=2e-6)
 
 
+class Sharpness(Optimizer):
+    """As SAM: climbs by the gradients of before, asks its closure there, climbs down, and lets another one step."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {"lr": 1.0})
+        self.base = optim.SGD(self.param_groups, lr=0.1)
+        self.param_groups = self.base.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        climbed = [(p, p.detach().clone()) for p in parameters if p.grad is not None]
+        with torch.no_grad():
+            for parameter, _ in climbed:
+                parameter.add_(parameter.grad, alpha=0.5)
+        self.zero_grad()
+        loss = closure()
+        with torch.no_grad():
+            for parameter, before in climbed:
+                if parameter.grad is not None:
+                    parameter.copy_(before)
+        self.base.step()
+        return loss
+
+
+def test_an_optimizer_that_moves_parameters_before_its_closure():
+    model = toy()
+    optimizer = Sharpness(hg.param_groups(model, offset_lr=RATE))
+    seen = []
+    for push in PUSHES:
+        closure = closure_for(model, optimizer, push)
+        closure()
+        optimizer.step(closure)
+        assert model[1].offset.grad == pytest.approx(push)
+        seen.append(offsets(model))
+    assert_as_expected(seen)
+
+
+def test_a_closure_may_add_to_the_gradients_there_are():
+    model = toy()
+    optimizer = sgd(model)
+    seen = []
+    for push in PUSHES:
+        optimizer.zero_grad(set_to_none=False)
+        prescribed_loss(model, push / 2).backward()
+        gradient = model[1].offset.grad
+        optimizer.step(lambda push=push: prescribed_loss(model, push / 2).backward())
+        assert gradient is None or model[1].offset.grad is gradient
+        seen.append(offsets(model))
+    assert_as_expected(seen)
+
+
+def test_a_closure_that_fails_leaves_the_gradients():
+    model = toy()
+    optimizer = sgd(model)
+    prescribed_loss(model, 2.0).backward()
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    assert model[1].offset.grad == 2.0 and offsets(model) == [1.0, 1.0]
+
+
 def data_loss(model: nn.Module, x: Tensor) -> Tensor:
     return model(x).square().sum() / 8 + 0.05 * hg.penalty(model)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import headgate as hg
-from tests.offset_cases import OPTIMIZERS, RATE, MakeOptimizer, drive, offsets, toy
+from tests.offset_cases import OPTIMIZERS, PUSHES, RATE, MakeOptimizer, drive, expected_trajectory, offsets, toy
 
 
 def train(model: nn.Sequential, optimizer: Optimizer, steps: range) -> None:
@@ -88,17 +92,80 @@ def test_a_copied_optimizer_is_refused_by_name(with_model: bool):
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         parameter.grad = torch.ones_like(parameter)
     held = offsets(trained)
-    with pytest.raises(hg.OptimizerError, match=r"this Adam holds a parameter that is no gate's offset.*param_groups"):
+    with pytest.raises(hg.OptimizerError, match=r"this Adam holds a parameter .* copied.*load the old one's"):
         optimizer.step()
     assert offsets(trained) == held
 
 
-def test_an_offset_replaced_behind_the_optimizers_back_is_refused():
+@pytest.mark.parametrize("how", ["by hand", "assign"])
+def test_an_offset_replaced_behind_the_optimizers_back_is_refused(how: str):
     model = toy()
     optimizer = optim.SGD(hg.param_groups(model))
-    model[1].offset = nn.Parameter(torch.tensor(0.5))
-    with pytest.raises(hg.OptimizerError, match="no gate's offset"):
+    if how == "by hand":
+        model[1].offset = nn.Parameter(torch.tensor(0.5))
+    else:
+        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    with pytest.raises(hg.OptimizerError, match=r"an offset that its gate no longer has.*assign=True"):
         optimizer.step()
+
+
+def test_the_offset_of_a_gate_that_has_left_is_refused():
+    model = toy()
+    optimizer = optim.SGD(hg.param_groups(model))
+    model[1] = nn.Identity()
+    gc.collect()
+    with pytest.raises(hg.OptimizerError, match=r"no gate's offset here.*has left the model"):
+        optimizer.step()
+
+
+FRESH = """
+import sys, torch, headgate
+model, optimizer = torch.load(sys.argv[1], weights_only=False)
+before = [gate.offset.item() for gate in headgate.gates(model).values()]
+for parameter in model.parameters():
+    parameter.grad = torch.ones_like(parameter)
+closure = (lambda: None) if sys.argv[2] == "closure" else None
+try:
+    optimizer.step(closure)
+except headgate.OptimizerError as error:
+    print(error)
+assert before == [gate.offset.item() for gate in headgate.gates(model).values()]
+fresh = torch.optim.SGD(headgate.param_groups(model), lr=0.1)
+fresh.load_state_dict(optimizer.state_dict())
+fresh.step()
+assert before != [gate.offset.item() for gate in headgate.gates(model).values()]
+"""
+
+
+@pytest.mark.parametrize("closure", ["closure", "none"])
+def test_an_optimizer_unpickled_in_another_process_is_refused_there(closure: str, tmp_path: Path):
+    model = toy()
+    optimizer = optim.SGD(hg.param_groups(model), lr=0.1)
+    train(model, optimizer, range(2))
+    torch.save((model, optimizer), tmp_path / "both.pt")
+    command = [sys.executable, "-c", FRESH, str(tmp_path / "both.pt"), closure]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "this SGD holds a parameter that is no gate's offset here" in done.stdout
+
+
+def test_moments_follow_the_model_to_another_dtype():
+    model, reference = toy(), toy()
+    optimizer = optim.SGD(hg.param_groups(model, offset_lr=RATE), lr=0.1)
+    drive(model, optimizer, PUSHES[:5])
+    model.double()
+    seen = drive(model, optimizer, PUSHES[5:])
+    state = optimizer.state[model[1].offset]
+    assert state["first"].dtype == state["second"].dtype == torch.float64
+    expected = drive(reference, optim.SGD(hg.param_groups(reference, offset_lr=RATE), lr=0.1))[5:]
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_gates_of_two_dtypes_in_one_group():
+    model = toy()
+    model[4].double()
+    seen = drive(model, optim.SGD(hg.param_groups(model, offset_lr=RATE), lr=0.1))
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected_trajectory()), rtol=0, atol=2e-6)
 
 
 def test_a_dense_checkpoint_is_refused_by_name():

@@ -26,8 +26,16 @@ def test_a_permutation_gives_each_unit_its_place():
 
 @pytest.mark.parametrize(
     "places",
-    [[2, 0, 1], (2, 0, 1), torch.tensor([2, 0, 1]), torch.tensor([2, 0, 1], dtype=torch.int8), np.array([2, 0, 1])],
-    ids=["list", "tuple", "int64", "int8", "numpy"],
+    [
+        [2, 0, 1],
+        (2, 0, 1),
+        torch.tensor([2, 0, 1]),
+        torch.tensor([2, 0, 1], dtype=torch.int8),
+        np.array([2, 0, 1]),
+        np.array([2, 0, 1], dtype=np.uint64),
+        torch.tensor([2, 0, 1], dtype=torch.uint16),
+    ],
+    ids=["list", "tuple", "int64", "int8", "numpy", "numpy uint64", "uint16"],
 )
 def test_a_permutation_may_be_any_sequence_of_whole_numbers(places: Any):
     assert order_numbers(places, 3, 3.0).tolist() == [3.0, 1.0, 2.0]
@@ -39,6 +47,10 @@ def test_random_is_a_permutation_fixed_by_its_seed():
     assert torch.equal(seventh, order_numbers("random:7", 50, 5.0))
     assert not torch.equal(seventh, order_numbers("random:8", 50, 5.0))
     assert not torch.equal(seventh, order_numbers("index", 50, 5.0))
+
+
+def test_every_seed_of_torch_is_a_seed():
+    assert sorted(order_numbers(f"random:{2**64 - 1}", 4, 4.0).tolist()) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_random0_is_random_counted_from_zero():
@@ -69,7 +81,23 @@ def test_numbers_stay_on_the_cpu_whatever_the_default_device():
 
 
 @pytest.mark.parametrize(
-    "name", ["", "random", "random:", "random:x", "random:-1", "index:3", "index00", "Index", "magnitude"]
+    "name",
+    [
+        "",
+        "random",
+        "random:",
+        "random:x",
+        "random:-1",
+        "random:٣",
+        "random:7 ",
+        "random0:18446744073709551616",
+        "index:",
+        "index0:",
+        "index:3",
+        "index00",
+        "Index",
+        "magnitude",
+    ],
 )
 def test_an_unknown_name_is_refused_and_the_known_ones_named(name: str):
     with pytest.raises(ArgumentError, match=rf"order '{name}' is unknown.*\"index\".*\"random:SEED\".*permutation"):
@@ -87,6 +115,9 @@ def test_an_unknown_name_is_refused_and_the_known_ones_named(name: str):
         ([-1, 0, 1, 2], "not a permutation of 0 … 3"),
         ([0.0, 1.0, 2.0, 3.0], "dtype torch.float32"),
         ([True, False, True, False], "dtype torch.bool"),
+        ([0j, 1j, 2j, 3j], "dtype torch.complex64"),
+        ([0, 1, 2, 2**80], "order .* is unknown"),
+        (np.array([0, 1, 2, 2**64 - 1], dtype=np.uint64), "not a permutation of 0 … 3"),
         (None, "order None"),
         (["a", "b", "c", "d"], r"order \['a', 'b', 'c', 'd'\]"),
     ],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from headgate.arguments import number, whole_number
 from headgate.curve import GATE_FUNCTIONS, NEVER_ZERO, Scale, mask_values
 from headgate.errors import ArgumentError, GateError, ShapeError
 from headgate.orders import Order, order_numbers
@@ -66,14 +66,15 @@ class Gate(nn.Module):
         floor: int = 0,
     ) -> None:
         super().__init__()
-        _check_arguments(n, dim, offset, steepness, span, fn, scale, floor)
-        self.n = n
-        self.dim = dim
-        self.fn = fn
-        self.scale = scale
-        self.floor = floor
+        self.n = n = _at_least_one(n)
+        self.dim = whole_number("dim", dim)
+        self.fn = _one_of("fn", fn, GATE_FUNCTIONS)
+        self.scale: Scale = _one_of("scale", scale, get_args(Scale))
+        self.floor = _up_to(n, floor)
         self.frozen = False
-        numbers = order_numbers(order, n, float(span))
+        offset = number("offset", offset)
+        steepness, span = (number(*each, above_zero=True) for each in (("steepness", steepness), ("span", span)))
+        numbers = order_numbers(order, n, span)
         self._check_start(int((numbers + offset > 0).sum()), offset, -numbers.min().item())
         self.offset = nn.Parameter(_number(offset))
         self.register_buffer("order", numbers.to(self.offset.device))
@@ -105,10 +106,7 @@ class Gate(nn.Module):
                 f"a gate with fn={self.fn!r} never closes a unit exactly, so none of its {self.n} can be removed; "
                 'use fn="relu_tanh"'
             )
-        if not bool(self.offset.isfinite()):
-            raise GateError(
-                f"the offset of this gate ({self.extra_repr()}) is {self.offset.item()}: its training diverged"
-            )
+        require_finite({f"Gate({self.extra_repr()})": self.offset})
         return self.mask().detach() > 0
 
     @property
@@ -121,8 +119,7 @@ class Gate(nn.Module):
         """The lowest offset that still leaves `floor` units open, half a unit away from the next one's closing."""
         if self.floor == 0:
             return -self.span
-        last_to_stay = self.order.topk(self.floor).values[-1]
-        return self.span / (2 * self.n) - last_to_stay
+        return self.span * ((self.floor - 0.5) / self.n) - self.order.amax()
 
     def extra_repr(self) -> str:
         """The arguments that say what kind of gate this is."""
@@ -130,6 +127,8 @@ class Gate(nn.Module):
 
     def _mask_shape(self, x: Tensor) -> list[int]:
         """The mask's shape for broadcasting against x; raises where x does not fit."""
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"Gate({self.extra_repr()}) masks a tensor, but got {type(x).__name__}")
         if not -x.ndim <= self.dim < x.ndim:
             raise ShapeError(
                 f"Gate({self.extra_repr()}) got a tensor of shape {tuple(x.shape)}, which has no dim {self.dim}; "
@@ -176,43 +175,57 @@ class Gate(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Refuses a NaN offset by name, and widens what was saved in a short float type."""
+        """Refuses a number that is not finite by name, and widens what was saved in a short float type."""
+        refused = []
         for name, own in (*self._parameters.items(), *self._buffers.items()):
             saved = state_dict.get(prefix + name)
-            if isinstance(saved, Tensor) and own is not None and saved.is_floating_point() and saved.itemsize < 4:
+            if not isinstance(saved, Tensor) or own is None or saved.is_meta:
+                continue
+            if saved.is_floating_point() and saved.itemsize < 4:
                 state_dict[prefix + name] = saved.to(own.dtype)
-        offset = state_dict.get(prefix + "offset")
-        if isinstance(offset, Tensor) and not bool(offset.isfinite().all()):
-            error_msgs.append(
-                f"the offset of gate {prefix.removesuffix('.') or 'root'!r} is {offset.item()} in the checkpoint"
-            )
+            if own.ndim == 0 and saved.numel() != 1:  # torch would take the first
+                refused.append(
+                    f"size mismatch for {prefix}{name}: one number, but {tuple(saved.shape)} in the checkpoint"
+                )
+            elif len(bad := saved[~saved.isfinite()]):
+                gate = prefix.removesuffix(".") or "root"
+                refused.append(f"the {name} of gate {gate!r} is {bad[0].item()} in the checkpoint")
+        if refused:
+            error_msgs.extend(refused)
             return
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
 
+def require_finite(offsets: Mapping[str, Tensor]) -> None:
+    """Raises where an offset is not a finite number, by the names given ("" is the root). Reads them to the host."""
+    finite = {name: offset.is_meta or bool(offset.isfinite()) for name, offset in offsets.items()}
+    bad = [f"{name or 'root'} ({offset.item()})" for name, offset in offsets.items() if not finite[name]]
+    if bad:
+        raise GateError(f"training has diverged: the offset is not a finite number in {', '.join(bad)}")
+
+
 def _number(value: float) -> Tensor:
     """A float32 scalar, whatever the default dtype is."""
-    return torch.tensor(float(value), dtype=torch.float32)
+    return torch.tensor(value, dtype=torch.float32)
 
 
-def _check_arguments(
-    n: int, dim: int, offset: float, steepness: float, span: float, fn: str, scale: str, floor: int
-) -> None:
-    for name, value in (("n", n), ("dim", dim), ("floor", floor)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgumentError(f"{name}={value!r} is not a whole number")
-    if n < 1:
-        raise ArgumentError(f"n={n}: a gate needs at least one unit")
-    if not 0 <= floor <= n:
-        raise ArgumentError(f"floor={floor} must lie between 0 and the gate's {n} units")
-    for name, number in (("steepness", steepness), ("span", span)):
-        if not (math.isfinite(number) and number > 0):
-            raise ArgumentError(f"{name}={number} must be a finite number above 0")
-    if not math.isfinite(offset):
-        raise ArgumentError(f"offset={offset} must be a finite number")
-    if fn not in GATE_FUNCTIONS:
-        raise ArgumentError(f"fn={fn!r} is not a gate function; use one of {', '.join(GATE_FUNCTIONS)}")
-    if scale not in get_args(Scale):
-        raise ArgumentError(f"scale={scale!r} is unknown; use one of {', '.join(get_args(Scale))}")
+def _at_least_one(n: Any) -> int:
+    units = whole_number("n", n)
+    if units < 1:
+        raise ArgumentError(f"n={units}: a gate needs at least one unit")
+    return units
+
+
+def _up_to(n: int, floor: Any) -> int:
+    units = whole_number("floor", floor)
+    if not 0 <= units <= n:
+        raise ArgumentError(f"floor={units} must lie between 0 and the gate's {n} units")
+    return units
+
+
+def _one_of(name: str, value: Any, known: Iterable[str]) -> Any:
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
+    return value

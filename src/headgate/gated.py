@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from headgate.bank import Bank, InsertedGate, bank_of
-from headgate.errors import GateError
-from headgate.gate import Gate
+from headgate.errors import ArgumentError, GateError
+from headgate.gate import Gate, require_finite
 from headgate.masked import bake_inserted_
 
 AnyGate: TypeAlias = Gate | InsertedGate
@@ -24,11 +24,15 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside DistributedDataParallel, DataParallel and torch.compile wrappers.
 
     Raises:
-        GateError: the model is sharded by FSDP, where no rank holds the gates whole.
+        ArgumentError: what was given is no module.
+        GateError: the model or a part of it is sharded by FSDP, where no rank holds the gates whole.
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
+    for kind in {type(module) for module in model.modules()}:
+        if any(base.__name__ in _SHARDED for base in kind.__mro__):
+            raise GateError(f"{kind.__name__} shards its parameters, which gates do not support yet; use DDP")
     while True:
-        if any(base.__name__ in _SHARDED for base in type(model).__mro__):
-            raise GateError(f"{type(model).__name__} shards its parameters, which gates do not support yet; use DDP")
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
@@ -40,13 +44,19 @@ def unwrap(model: nn.Module) -> nn.Module:
 def gates(model: nn.Module) -> dict[str, AnyGate]:
     """The model's gates by module path, each once, in the order of `named_modules`.
 
+    A compiled part of the model counts as the part itself: its wrapper does not show in the path.
+
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 4), Gate(4), nn.Linear(4, 2))
         >>> gates(model)
         {'1': Gate(4, dim=1, fn='relu_tanh', scale='plain', floor=0)}
     """
     root = unwrap(model)
-    placed: dict[str, AnyGate] = {name: module for name, module in root.named_modules() if isinstance(module, Gate)}
+    placed: dict[str, AnyGate] = {
+        ".".join(part for part in path.split(".") if part != "_orig_mod"): module
+        for path, module in root.named_modules()
+        if isinstance(module, Gate)
+    }
     bank = bank_of(root)
     return placed if bank is None else {**placed, **bank.views()}
 
@@ -120,27 +130,13 @@ def status(model: nn.Module) -> Status:
         GateError: no gates, or a gate whose offset is NaN, by name.
     """
     found = require_gates(model, "status")
-    _check_offsets(found)
+    check_offsets(found)
     return Status(
         tuple(
-            GateStatus(name, gate.offset.item(), gate.active, gate.n, gate.frozen, bool(gate.baked))
+            GateStatus(name or "root", gate.offset.item(), gate.active, gate.n, gate.frozen, bool(gate.baked))
             for name, gate in found.items()
         )
     )
-
-
-def kept(model: nn.Module) -> float:
-    """The fraction of gated units that are open.
-
-    Example:
-        >>> kept(nn.Sequential(nn.Linear(8, 4), Gate(4, offset=-2.0)))
-        0.75
-
-    Raises:
-        GateError: no gates, or a gate whose offset is NaN, by name.
-    """
-    now = status(model)
-    return now.open / now.total
 
 
 def freeze_(model: nn.Module, frozen: bool = True) -> None:
@@ -150,6 +146,8 @@ def freeze_(model: nn.Module, frozen: bool = True) -> None:
     step leaves a frozen offset alone. A captured CUDA graph has to be captured anew after a change. Not part of the
     state dict, like `requires_grad`.
     """
+    if not isinstance(frozen, bool):
+        raise ArgumentError(f"frozen={frozen!r} must be True or False")
     for owner in require_owners(model, "freeze_").values():
         owner.frozen = frozen
 
@@ -160,13 +158,14 @@ def bake_(model: nn.Module) -> None:
 
     The masks of inserted gates move into the weights: open units are 1 from then on, closed ones 0. A hand-placed
     gate does not know the weights that read it, so the values stay in the gate, as the buffer `gain`. Baking twice
-    changes nothing.
+    changes nothing. A baked offset moves no more, unless its group has `offset_update="plain"`: then the optimizer
+    still moves it, to no effect.
 
     Raises:
         GateError: no gates, or a gate whose offset is NaN, by name; nothing has been changed then.
     """
     found = require_gates(model, "bake_")
-    _check_offsets(found)
+    check_offsets(found)
     for owner in require_owners(model, "bake_").values():
         if isinstance(owner, Gate):
             owner.gain.copy_(owner.mask())
@@ -175,8 +174,6 @@ def bake_(model: nn.Module) -> None:
             bake_inserted_(owner)
 
 
-def _check_offsets(found: dict[str, AnyGate]) -> None:
+def check_offsets(found: dict[str, AnyGate]) -> None:
     """Raises where an offset is not a finite number, naming the gates."""
-    bad = [f"{name or 'root'} ({gate.offset.item()})" for name, gate in found.items() if not gate.offset.isfinite()]
-    if bad:
-        raise GateError(f"training has diverged: the offset is not a finite number in {', '.join(bad)}")
+    require_finite({name: gate.offset for name, gate in found.items()})

@@ -19,7 +19,8 @@ def penalty(model: nn.Module) -> Tensor:
 
     Warns:
         HeadgateWarning: offsets that no group made by `param_groups` or `offset_group` holds; they would stay where
-            they are, or be moved by the optimizer without bound or floor.
+            they are, or be moved by the optimizer without bound or floor. Not noticed: a group that was made but
+            never given to an optimizer, or to one that is never stepped.
 
     Example:
         >>> import headgate

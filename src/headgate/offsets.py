@@ -5,39 +5,38 @@ momentum. So the optimizer only *carries* the offsets' group. A hook before its 
 accumulation, all-reduce, unscaling and clipping, moves each offset itself: by the first over the root of the second
 moment of its gradient (decay 0.9 and 0.99, ε = 1e-6, bias-corrected), once a step, never by more than the group's
 `offset_lr`, and never outside [`Gate.lowest`, `Gate.start`]; the other way if the optimizer maximises. While the
-optimizer steps, the gradients are hidden from it.
+optimizer steps, the gradients are hidden from it. Should its step fail, those of the offsets are gone.
 
 The moments live in the optimizer's state and are saved with it. LBFGS cannot carry offsets and Muon takes matrices
 only: beside them, give `offset_group` to a second optimizer. With `offset_update="plain"` the optimizer moves the
 offsets as it moves the weights, decay included, without bound or floor: what the paper's code does.
+
+A pre-hook of your own (`register_step_pre_hook`) runs after this one: clip gradients before the step, not in it.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.optim import ASGD, LBFGS, NAdam, Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from headgate.arguments import number
 from headgate.errors import ArgumentError, GateError, OptimizerError
-from headgate.gated import OffsetOwner, require_owners, unwrap
+from headgate.gated import OffsetOwner, check_offsets, gates, require_owners, unwrap
+from headgate.offset_step import step_bounded_
 
 OffsetUpdate: TypeAlias = Literal["bounded", "plain"]
 ParamGroup: TypeAlias = dict[str, Any]
 
-FIRST_DECAY, SECOND_DECAY = 0.9, 0.99
-# Gradients far below this are noise and must not be normalised into steps.
-EPSILON = 1e-6
-
 # Gates whose offset was handed out in a group, by the offset's id: not those of a deep copy without groups.
 _gate_of: WeakValueDictionary[int, OffsetOwner] = WeakValueDictionary()
 _hidden: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+_installed = False
 
 
 def param_groups(
@@ -76,14 +75,18 @@ def offset_group(model: nn.Module, *, offset_lr: float = 2e-3, offset_update: Of
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 4), Gate(4), nn.Linear(4, 2))
         >>> optimizer = torch.optim.AdamW([{"params": model[0].parameters()}, offset_group(model)])
+
+    Raises:
+        ArgumentError: a rate or an update that cannot be.
+        GateError: no gates, two that share one offset, or one whose offset is NaN, by name.
     """
     if offset_update not in get_args(OffsetUpdate):
         known = ", ".join(get_args(OffsetUpdate))
         raise ArgumentError(f"offset_update={offset_update!r} is unknown; use one of {known}")
-    if not 0 < offset_lr < math.inf:
-        raise ArgumentError(f"offset_lr={offset_lr} must be above 0 and finite; to hold offsets use freeze_(model)")
+    offset_lr = _rate(offset_lr)
     found = require_owners(model, "offset_group")
     _refuse_shared_offsets(found)
+    check_offsets(gates(model))
     _install_hooks()
     _gate_of.update({id(gate.offset): gate for gate in found.values()})
     group: ParamGroup = {"params": [gate.offset for gate in found.values()], "offset_update": offset_update}
@@ -110,11 +113,30 @@ def _refuse_shared_offsets(found: dict[str, OffsetOwner]) -> None:
             raise GateError(f"gates {other!r} and {name!r} share one offset: use one Gate in both places instead")
 
 
-@functools.cache
+def _rate(offset_lr: Any) -> float:
+    try:
+        return number("offset_lr", offset_lr, above_zero=True)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}; to hold offsets use freeze_(model)") from None
+
+
 def _install_hooks() -> None:
-    """Once per process, and only when there are offsets to look after."""
-    register_optimizer_step_pre_hook(_uncompiled(_before_step))
-    register_optimizer_step_post_hook(_uncompiled(_after_step))
+    """Once per process, and only when there are offsets to look after: torch.compiler takes seconds to import."""
+    global _installed
+    if not _installed:
+        register_optimizer_step_pre_hook(_uncompiled(_before_step))
+        register_optimizer_step_post_hook(_uncompiled(_after_step))
+        _installed = True
+
+
+def _before_any_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """Meets optimizers that were unpickled in a process which has made no groups: they must not move offsets freely."""
+    if not _installed and any("offset_update" in group for group in optimizer.param_groups):
+        return _before_step(optimizer, args, kwargs)
+    return None
+
+
+register_optimizer_step_pre_hook(_before_any_step)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Any:
@@ -130,21 +152,24 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any
             "LBFGS evaluates its closure several times a step and moves all it holds along one line, so it cannot "
             "carry offsets: give it the weights, and headgate.offset_group(model) to a second optimizer such as SGD"
         )
-    _hidden[optimizer] = []
-    # With a closure there are no gradients yet.
-    if callable(kwargs.get("closure")):
-        return args, {**kwargs, "closure": _then_move_offsets(kwargs["closure"], optimizer)}
-    if len(args) > 1 and callable(args[1]):
-        return (args[0], _then_move_offsets(args[1], optimizer), *args[2:]), kwargs
-    _move_offsets_(optimizer)
-    return None
+    _hidden.pop(optimizer, None)  # of a step that failed
+    given = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(given):
+        _move_offsets_(optimizer)
+        return None
+    # The gradients to move by are not there yet; hidden all the same, since some (SAM) move parameters before they
+    # call the closure.
+    _move_offsets_(optimizer, only_hide=True)
+    closure = _then_move_offsets(given, optimizer)
+    return (args, {**kwargs, "closure": closure}) if "closure" in kwargs else ((args[0], closure, *args[2:]), kwargs)
 
 
 def _then_move_offsets(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
-    moved, move = False, _uncompiled(_move_offsets_)
+    moved, give_back, move = False, _uncompiled(_give_back_), _uncompiled(_move_offsets_)
 
     def moving() -> Any:
         nonlocal moved
+        give_back(optimizer)
         loss = closure()
         move(optimizer, only_hide=moved)
         moved = True  # some optimizers evaluate the closure more than once a step
@@ -154,6 +179,10 @@ def _then_move_offsets(closure: Callable[[], Any], optimizer: Optimizer) -> Call
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _give_back_(optimizer)
+
+
+def _give_back_(optimizer: Optimizer) -> None:
     """Gives the hidden gradients back: a captured graph and DDP's buckets keep writing into them."""
     for offset, gradient in _hidden.pop(optimizer, ()):
         offset.grad = gradient
@@ -164,22 +193,21 @@ def _holds_offsets(group: ParamGroup) -> bool:
     return "offset_update" in group or any(_owner(parameter) is not None for parameter in group["params"])
 
 
-@torch.no_grad()
 def _move_offsets_(optimizer: Optimizer, only_hide: bool = False) -> None:
     """Moves the offsets of all bounded groups, and hides from the optimizer what it must not move."""
+    hidden = _hidden.setdefault(optimizer, [])
     for group in optimizer.param_groups:
         if not _holds_offsets(group):
             continue
         bounded = _update_rule(optimizer, group) == "bounded"
-        for offset in group["params"]:
-            gate = _gate_of_offset(optimizer, offset)
-            if offset.grad is None:
-                continue
-            if bounded and not gate.frozen and not only_hide:
-                _step_bounded_(optimizer, gate, group)
-            if bounded or gate.frozen:
-                _hidden[optimizer].append((offset, offset.grad))
-                offset.grad = None
+        owners = [_owner_in_group(optimizer, offset) for offset in group["params"]]
+        owners = [owner for owner in owners if owner.offset.grad is not None]
+        if bounded and not only_hide:
+            step_bounded_(optimizer, [owner for owner in owners if not owner.frozen], group)
+        for owner in owners:
+            if (bounded or owner.frozen) and owner.offset.grad is not None:
+                hidden.append((owner.offset, owner.offset.grad))
+                owner.offset.grad = None
 
 
 def _update_rule(optimizer: Optimizer, group: ParamGroup) -> str:
@@ -193,56 +221,16 @@ def _update_rule(optimizer: Optimizer, group: ParamGroup) -> str:
     return str(rule)
 
 
-def _gate_of_offset(optimizer: Optimizer, offset: Tensor) -> OffsetOwner:
-    gate = _owner(offset)
-    if gate is None:
-        raise OptimizerError(
-            f"the offsets' group of this {type(optimizer).__name__} holds a parameter that is no gate's offset (any "
-            "more): after copying a model, build a new optimizer from headgate.param_groups(copy)"
-        )
-    return gate
-
-
-def _step_bounded_(optimizer: Optimizer, gate: OffsetOwner, group: ParamGroup) -> None:
-    """One bounded step. All on the device: no value is read back, so it can be captured in a CUDA graph."""
-    offset, state = gate.offset, _moments(optimizer, gate.offset)
-    gradient, sound = _true_gradient(optimizer, offset)
-    gradient = -gradient if group.get("maximize", False) else gradient
-    moves = sound & (gate.baked == 0)
-    count = state["step"] + moves
-    first = state["first"].lerp(gradient, 1 - FIRST_DECAY)
-    second = state["second"].lerp(gradient.square(), 1 - SECOND_DECAY)
-    ratio = (first / (1 - FIRST_DECAY**count)) / ((second / (1 - SECOND_DECAY**count)).sqrt() + EPSILON)
-    target = offset - group["offset_lr"] * ratio.clamp(-1, 1)
-    bounded = torch.maximum(target, gate.lowest).clamp(max=gate.start)
-    for tensor, value in ((offset, bounded), (state["first"], first), (state["second"], second)):
-        tensor.copy_(torch.where(moves, value, tensor))
-    state["step"].copy_(count)
-
-
-def _true_gradient(optimizer: Optimizer, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient without loss scaling, and whether it may be used.
-
-    GradScaler leaves scale and overflow to a fused optimizer, as attributes, and steps it in any case.
-    """
-    assert offset.grad is not None
-    gradient = offset.grad.to(offset.dtype)
-    scale, overflow = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-    if scale is not None:
-        gradient = gradient / scale.to(offset.device)
-    sound = gradient.square().isfinite()
-    return gradient, sound if overflow is None else sound & (overflow.to(offset.device) == 0)
-
-
-def _moments(optimizer: Optimizer, offset: Tensor) -> dict[str, Tensor]:
-    """The offset's moments in the optimizer's state, made at its first step."""
-    state: dict[str, Tensor] = optimizer.state[offset]
-    if "first" not in state:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise OptimizerError("step once before capturing a CUDA graph: replays would clear the offsets' moments")
-        state["first"], state["second"] = torch.zeros_like(offset), torch.zeros_like(offset)
-        # Optimizers look these up in every state when they load one, and some make the step float32.
-        looked_up = ["mu_product"] * isinstance(optimizer, NAdam) + ["eta", "mu"] * isinstance(optimizer, ASGD)
-        state.update({name: torch.zeros_like(offset, dtype=torch.float32) for name in ("step", *looked_up)})
-    state["step"] = state["step"].to(offset.device)
-    return state
+def _owner_in_group(optimizer: Optimizer, offset: Tensor) -> OffsetOwner:
+    owner = _owner(offset)
+    if owner is not None:
+        return owner
+    if id(offset) in _gate_of:
+        what, cause = "an offset that its gate no longer has", "it was replaced, as load_state_dict(assign=True) does"
+    else:
+        what = "a parameter that is no gate's offset here"
+        cause = "the model or the optimizer was copied or unpickled, or the gate has left the model"
+    raise OptimizerError(
+        f"the offsets' group of this {type(optimizer).__name__} holds {what}: {cause}. Build a new optimizer from "
+        "headgate.param_groups(model) and load the old one's state_dict into it"
+    )

@@ -7,6 +7,7 @@ less at the same offset; the names that end in `0` ask for that count.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -17,7 +18,10 @@ from headgate.errors import ArgumentError
 
 Order: TypeAlias = str | Sequence[int] | Tensor
 
-KNOWN_ORDERS = '"index", "random:SEED", their counts from zero "index0" and "random0:SEED", or a permutation of 0 … n-1'
+KNOWN_ORDERS = (
+    '"index", "random:SEED" (a whole number below 2**64), their counts from zero "index0" and "random0:SEED", '
+    "or a permutation of 0 … n-1"
+)
 
 
 def order_numbers(order: Order, n: int, span: float) -> Tensor:
@@ -40,26 +44,25 @@ def places_of(order: Order, n: int) -> tuple[Tensor, int]:
 
 def _named_places(name: str, n: int) -> tuple[Tensor, int]:
     """Places for a named order, and the number its count starts from."""
-    kind, _, seed = name.partition(":")
-    first = 0 if kind.endswith("0") else 1
-    kind = kind.removesuffix("0")
-    if kind == "index" and not seed:
-        return torch.arange(n, device="cpu"), first
-    if kind == "random" and seed.isdecimal():
-        generator = torch.Generator("cpu").manual_seed(int(seed))
-        return torch.randperm(n, generator=generator, device="cpu"), first
+    if name in ("index", "index0"):
+        return torch.arange(n, device="cpu"), 0 if name == "index0" else 1
+    random = re.fullmatch("random(0?):([0-9]{1,20})", name)
+    if random and (seed := int(random[2])) < 2**64:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        return torch.randperm(n, generator=generator, device="cpu"), 0 if random[1] else 1
     raise ArgumentError(f"order {name!r} is unknown; use {KNOWN_ORDERS}")
 
 
 def _checked_permutation(order: Sequence[int] | Tensor, n: int) -> Tensor:
     try:
         places = torch.as_tensor(order, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ArgumentError(f"order {order!r} is unknown; use {KNOWN_ORDERS}") from error
     if places.shape != (n,):
         raise ArgumentError(f"order has shape {tuple(places.shape)}, but the gate has {n} units: give each a place")
-    if places.is_floating_point() or places.dtype == torch.bool:
+    if places.is_floating_point() or places.is_complex() or places.dtype == torch.bool:
         raise ArgumentError(f"order has dtype {places.dtype}; give whole numbers, a permutation of 0 … {n - 1}")
-    if not torch.equal(places.sort().values, torch.arange(n, dtype=places.dtype, device="cpu")):
+    places = places.long()  # torch cannot sort all unsigned types
+    if not torch.equal(places.sort().values, torch.arange(n, device="cpu")):
         raise ArgumentError(f"order is not a permutation of 0 … {n - 1}: every place must occur exactly once")
     return places

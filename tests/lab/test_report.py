@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate_lab.report.readme import BEGIN, END, NOTHING_YET, RecordError, load_records, main, section, with_section
+from headgate_lab.report.readme import (
+    BEGIN,
+    END,
+    KINDS,
+    NOTHING_YET,
+    Record,
+    RecordError,
+    load_records,
+    main,
+    section,
+    with_section,
+)
 
 
 def write_record(path: Path, **changes: Any) -> None:
@@ -62,6 +74,30 @@ def test_unknown_keys_and_a_thin_environment_are_refused(tmp_path: Path) -> None
     write_record(tmp_path / "a.json", environment={"torch": "2.13.0"})
     with pytest.raises(RecordError, match=r"lacks .'commit', 'device'"):
         load_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"recipe": 3}, "recipe is 3, but must be of type str"),
+        ({"config": []}, r"config is \[\], but must be of type dict"),
+        ({"seed": "0"}, "seed is '0', but must be of type int"),
+        ({"seed": True}, "seed is True, but must be of type int"),
+        ({"metrics": None}, "metrics is None, but must be of type dict"),
+        ({"environment": "laptop"}, "environment is 'laptop', but must be of type dict"),
+        ({"environment": {"torch": "2", "device": 7, "commit": "a"}}, "environment holds something that is no text"),
+        ({"duration_s": "4"}, "duration_s is '4', but must be of type int or float"),
+        ({"headline": ["x"]}, "headline is .'x'., but must be of type str"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    write_record(tmp_path / "a.json", **changes)
+    with pytest.raises(RecordError, match=rf"a\.json: {complaint}"):
+        load_records(tmp_path)
+
+
+def test_every_key_of_a_record_has_its_type() -> None:
+    assert list(KINDS) == [field.name for field in fields(Record)]
 
 
 @pytest.mark.parametrize("readme", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])

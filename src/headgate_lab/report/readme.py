@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,16 @@ from headgate_lab.files import write_whole
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NOTHING_YET = "Nothing is recorded yet."
+# What JSON may hold under each key of a record.
+KINDS: dict[str, tuple[type, ...]] = {
+    "recipe": (str,),
+    "config": (dict,),
+    "seed": (int,),
+    "metrics": (dict,),
+    "environment": (dict,),
+    "duration_s": (int, float),
+    "headline": (str,),
+}
 ENVIRONMENT_KEYS = frozenset({"torch", "device", "commit"})
 
 
@@ -101,14 +111,19 @@ def _load(path: Path) -> Record:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RecordError(f"{path} is not JSON: {error}") from error
-    wanted = {field.name for field in fields(Record)}
+    wanted = set(KINDS)
     given = set(content) if isinstance(content, dict) else set()
     if given != wanted:
         raise RecordError(f"{path}: missing keys {sorted(wanted - given)}, unknown keys {sorted(given - wanted)}")
+    for key, kinds in KINDS.items():
+        if type(content[key]) not in kinds:
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise RecordError(f"{path}: {key} is {content[key]!r}, but must be of type {names}")
     environment = content["environment"]
-    known = set(environment) if isinstance(environment, dict) else set()
-    if not known >= ENVIRONMENT_KEYS:
-        raise RecordError(f"{path}: environment lacks {sorted(ENVIRONMENT_KEYS - known)}")
+    if missing := ENVIRONMENT_KEYS - set(environment):
+        raise RecordError(f"{path}: environment lacks {sorted(missing)}")
+    if not all(isinstance(value, str) for value in environment.values()):
+        raise RecordError(f"{path}: environment holds something that is no text: {environment!r}")
     return Record(**content)
 
 

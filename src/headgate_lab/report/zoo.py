@@ -1,0 +1,71 @@
+"""The table of the torchvision zoo, docs/zoo.md, made from the record that benchmarks/zoo.py writes.
+
+`python -m headgate_lab.report.zoo` rewrites the page; a test compares it with the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from headgate_lab.files import write_whole
+
+HEAD = """# The torchvision zoo
+
+Made by `make zoo` from `results/zoo.json`; do not edit. Every model was gated by `insert_gates_` in a random order, its
+gates were set to random offsets, and the compacted model was compared with the gated one in float64. *Prunable* is the
+share of parameters that belong to at least one channel that may go, *left* what the random offsets left of all
+parameters, *difference* the largest deviation relative to the largest output.
+"""
+
+
+def page(record: dict[str, Any]) -> str:
+    """The whole page as Markdown."""
+    environment, rows = record["environment"], record["metrics"]["models"]
+    versions = f"torch {environment['torch']}, torchvision {record['config']['torchvision']}"
+    lines = [
+        HEAD,
+        f"Result: {record['headline']} ({versions}).",
+        "",
+        "| model | parameters | gates | prunable | left | outcome | what stays, and why |",
+        "|---|---|---|---|---|---|---|",
+        *(_row(row) for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: dict[str, Any]) -> str:
+    exact = row["outcome"] == "exact"
+    outcome = f"exact ({row['difference']:.0e})" if exact else row["outcome"]
+    why = row.get("why") or "; ".join(_surprising(row.get("refused", [])))
+    cells = (
+        row["model"],
+        f"{row['parameters'] / 1e6:.1f} M" if "parameters" in row else "",
+        str(row.get("gates", "")),
+        f"{row['prunable']:.1%}" if "prunable" in row else "",
+        f"{row['left']:.1%}" if "left" in row else "",
+        outcome,
+        why.replace("|", "\\|"),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _surprising(reasons: list[str]) -> list[str]:
+    """All but the two that every network has: its inputs and its outputs stay."""
+    usual = ("output: the model returns it", "conv2d: reads channels that cannot be removed")
+    return [reason for reason in reasons if reason not in usual]
+
+
+def main() -> None:
+    """Rewrites docs/zoo.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, default=Path("results/zoo.json"))
+    parser.add_argument("--page", type=Path, default=Path("docs/zoo.md"))
+    args = parser.parse_args()
+    write_whole(args.page, page(json.loads(args.record.read_text())).encode())
+
+
+if __name__ == "__main__":
+    main()
