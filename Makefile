@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format readme clean
+.PHONY: help demo test check lint types format zoo readme clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -32,6 +32,10 @@ types: $(READY) ## mypy, strict on src
 format: $(READY) ## format the code and apply the linter's safe fixes
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
+
+zoo: $(READY) ## try every torchvision model (hours on two cores; needs a torchvision that imports), then write docs/zoo.md
+	@$(BIN)/python benchmarks/zoo.py $(ARGS)
+	@$(BIN)/python -m headgate_lab.report.zoo
 
 readme: $(READY) ## rewrite the README's results from the records in results/
 	@$(BIN)/python -m headgate_lab.report.readme

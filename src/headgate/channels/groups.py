@@ -14,19 +14,18 @@ stays                         size  because
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from headgate.channels.ledger import Ledger, Obstacle, Solution
+from headgate.channels.parts import graphs
 from headgate.channels.rules.step import MADE
-from headgate.channels.trace import Example, Walk, aliases, export, uses_everything
+from headgate.channels.trace import Example, Walk, aliases
 from headgate.channels.values import Origin
-from headgate.errors import TraceError
 
 # The unit of an index that must stay.
 STAYS = -1
@@ -149,26 +148,15 @@ def find_groups(model: nn.Module, example: Any) -> Plan:
     """Analyses which channels of `model` can be removed together. The model is left as it is.
 
     Args:
-        model: any module that `torch.export` can trace.
+        model: any module. Of one that `torch.export` cannot trace, the largest parts that it can are analysed.
         example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.
     """
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
-    for program in _views(model, Example.of(example)):
+    for program in graphs(model, Example.of(example)):
         Walk(ledger, names, parameters, widths).run(program)
     return _plan(ledger.solve(), widths, names)
-
-
-def _views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
-    """Both modes. Where training cannot be traced, evaluation alone will do if it uses every parameter."""
-    evaluation = export(model, example, training=False)
-    try:
-        yield export(model, example, training=True)
-    except TraceError:
-        if not uses_everything(evaluation, model):
-            raise
-    yield evaluation
 
 
 def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:

@@ -1,0 +1,52 @@
+"""The zoo's page is made from its record, and the record from runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headgate_lab.records import write_record
+from headgate_lab.report.zoo import page
+
+ROOT = Path(__file__).parents[2]
+
+EXACT = {
+    "model": "tiny", "parameters": 1_250_000, "gates": 3, "prunable": 0.5, "left": 0.25, "outcome": "exact",
+    "difference": 2e-16, "refused": ["output: the model returns it", "softmax: mixes channels along this axis"],
+}  # fmt: skip
+REFUSED = {"model": "odd", "outcome": "refused", "why": "insert_gates_: cannot be traced | at all"}
+
+
+def record(tmp_path: Path) -> dict:
+    write_record(
+        tmp_path / "deep" / "zoo.json",
+        recipe="zoo/torchvision",
+        config={"torchvision": "1.2.3"},
+        metrics={"models": [EXACT, REFUSED]},
+        headline="of 2 models 1 compacts",
+        duration_s=1.26,
+        commit="abc",
+    )
+    return json.loads((tmp_path / "deep" / "zoo.json").read_text())
+
+
+def test_a_record_says_what_ran_where(tmp_path: Path):
+    written = record(tmp_path)
+    assert written["environment"]["commit"] == "abc" and "CPU" in written["environment"]["device"]
+    assert written["duration_s"] == 1.3 and written["seed"] == 0
+
+
+def test_each_model_is_a_row(tmp_path: Path):
+    lines = page(record(tmp_path)).splitlines()
+    assert "| tiny | 1.2 M | 3 | 50.0% | 25.0% | exact (2e-16) | softmax: mixes channels along this axis |" in lines
+    assert "| odd |  |  |  |  | refused | insert_gates_: cannot be traced \\| at all |" in lines
+    assert any(line.startswith("Result: of 2 models 1 compacts (torch ") for line in lines)
+
+
+def test_the_page_in_the_docs_is_the_record():
+    path = ROOT / "results" / "zoo.json"
+    if not path.exists():
+        pytest.skip("the zoo has not been recorded yet")
+    assert (ROOT / "docs" / "zoo.md").read_text() == page(json.loads(path.read_text()))
