@@ -33,7 +33,7 @@ format: $(READY) ## format the code and apply the linter's safe fixes
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
 
-zoo: $(READY) ## try every torchvision model (hours on two cores; needs a torchvision that imports), then write docs/zoo.md
+zoo: $(READY) ## try every torchvision model (needs a torchvision that imports; takes long), then write docs/zoo.md
 	@$(BIN)/python benchmarks/zoo.py $(ARGS)
 	@$(BIN)/python -m headgate_lab.report.zoo
 

@@ -158,9 +158,11 @@ def _mask_all_(root: nn.Module, args: Any) -> None:
     shared.weights = dict(zip(shared.gated, mask_weights(bank.offset, vectors, weights, groups), strict=True))
 
 
-def _forget_(root: nn.Module, args: Any, output: Any) -> None:
+def _forget_(root: nn.Module, *unused: Any) -> None:
     """Never kept longer: a replayed CUDA graph changes offsets and weights without anyone noticing."""
-    if isinstance(shared := getattr(root, SHARED, None), Shared):
+    shared = getattr(root, SHARED, None)
+    # Compilers, under which nothing is kept, must not see a change of state.
+    if isinstance(shared, Shared) and shared.weights:
         shared.weights = {}
 
 

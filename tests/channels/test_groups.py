@@ -52,7 +52,7 @@ def test_without_any_group_no_axis_is_left(plan: hg.Plan) -> None:
 class Untraceable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.fc = nn.Linear(5, 3)
+        self.weight = nn.Parameter(torch.randn(5, 5))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight if float(x.sum()) > 0 else x

@@ -48,15 +48,15 @@ def _views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
 
 def _first_calls(model: nn.Module, example: Example, whole: TraceError) -> dict[str, Example]:
     """What each submodule is first called with when the model runs on the example."""
-    twin = copy.deepcopy(model).eval()
     calls: dict[str, Example] = {}
 
     def note(path: str) -> Any:
         return lambda module, args, kwargs: calls.setdefault(path, Example(args, kwargs)) and None
 
-    for path, module in twin.named_modules():
-        module.register_forward_pre_hook(note(path), with_kwargs=True)
     try:
+        twin = copy.deepcopy(model).eval()
+        for path, module in twin.named_modules():
+            module.register_forward_pre_hook(note(path), with_kwargs=True)
         with torch.no_grad():
             twin(*example.args, **example.kwargs)
     except Exception as error:
