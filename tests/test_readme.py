@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
-    r"(?:<!-- coming: (?P<coming>[^>]*?) -->\s*)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?:<!-- coming: (?P<coming>[^>]*?) -->\s*)?^```python\n(?P<code>.*?)^```$"
+    r"(?:\n\nIt prints:\n\n```\n(?P<prints>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -25,6 +27,7 @@ class Block:
     place: str
     code: str
     coming: frozenset[str] | None
+    prints: str | None = None
 
 
 def blocks(text: str, name: str) -> list[Block]:
@@ -32,7 +35,8 @@ def blocks(text: str, name: str) -> list[Block]:
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code")) + 1
         coming = match["coming"]
-        found.append(Block(f"{name}:{line}", match["code"], None if coming is None else frozenset(coming.split())))
+        missing = None if coming is None else frozenset(coming.split())
+        found.append(Block(f"{name}:{line}", match["code"], missing, match["prints"]))
     return found
 
 
@@ -42,8 +46,13 @@ COMING = [block for block in ALL if block.coming is not None]
 
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=lambda block: block.place)
-def test_the_documented_programs_run(block: Block) -> None:
+def test_the_documented_programs_run(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # programs may write files
     exec(compile(block.code, block.place, "exec"), {"__name__": "__main__"})
+    if block.prints is not None:
+        assert capsys.readouterr().out == block.prints
 
 
 @pytest.mark.parametrize("block", COMING, ids=lambda block: block.place)
@@ -56,15 +65,21 @@ def test_what_is_coming_is_exactly_what_is_missing(block: Block) -> None:
     assert frozenset(name for name in used if not hasattr(headgate, name)) == block.coming
 
 
+def test_a_printed_result_is_compared() -> None:
+    assert [block.place.partition(":")[0] for block in RUNNABLE if block.prints] == ["guide.md"]
+
+
 def test_the_readme_has_a_program_that_runs_today() -> None:
     assert any(block.place.startswith("README.md") for block in RUNNABLE)
 
 
 def test_blocks_are_found_with_their_comments() -> None:
     text = "a\n```python\nx = 1\n```\n<!-- coming: one two -->\n```python\nhg.one(hg.two)\n```\n```sh\nls\n```\n"
+    text += "```python\nprint(2)\n```\n\nIt prints:\n\n```\n2\n```\n"
     assert blocks(text, "t") == [
         Block("t:3", "x = 1\n", None),
         Block("t:7", "hg.one(hg.two)\n", frozenset({"one", "two"})),
+        Block("t:13", "print(2)\n", None, "2\n"),
     ]
 
 

@@ -1,14 +1,16 @@
-"""The `headgate` command. Only the standard library is imported here, so that help and errors come at once."""
+"""The `headgate` command. Only the standard library is imported at once, so that help and errors come at once."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
+
+from headgate_lab import commands
 
 LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
 
@@ -22,69 +24,113 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted."""
+    """Runs the command and returns its exit status.
+
+    0 done, 1 failed, 2 wrong arguments, 130 interrupted, 141 nobody reads the output any more.
+    """
+    if sys.stdout is None:
+        return _complain("standard output is closed")
     try:
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
-        print("headgate: interrupted", file=sys.stderr)
-        return 130
+        return _complain("interrupted", 130)
+    except BrokenPipeError:
+        _drop_output()
+        return _complain("nobody reads the output any more", 141)
+    except commands.CommandError as error:
+        return _complain(str(error))
+    except OSError as error:
+        _drop_output()
+        return _complain(str(error))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in LAB_PACKAGES:
             raise
-        print(
-            f"headgate: this command needs {missing}, which is not installed; get it with: pip install 'headgate[lab]'",
-            file=sys.stderr,
+        return _complain(
+            f"this command needs {missing}, which is not installed; get it with: pip install 'headgate[lab]'"
         )
-        return 1
+
+
+def _complain(message: str, status: int = 1) -> int:
+    print(f"headgate: {message}", file=sys.stderr)
+    return status
+
+
+def _drop_output() -> None:
+    """What could not be written would be tried again when Python ends, with a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog="headgate", description="Train a PyTorch network once and get a smaller one back.")
     parser.add_argument("--version", action="version", version=f"headgate {version('headgate')}")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="command")
-    demo = commands.add_parser("demo", help="watch a gate find the dimension of synthetic data")
-    demo.description = (
+    known = parser.add_subparsers(required=True, dest="command", metavar="command")
+    demo = _demo_parser(known.add_parser("demo", help="prune a network on handwritten digits, from start to file"))
+    plan = _plan_parser(known.add_parser("plan", help="print what can be removed from a model of yours"))
+    dimension = _dimension_parser(
+        known.add_parser("dimension", help="watch one gate find the dimension of synthetic data")
+    )
+    options = parser.parse_args(arguments)
+    if options.command == "demo":
+        return commands.demo(demo, options)
+    if options.command == "plan":
+        return commands.plan(plan, options)
+    return commands.dimension(dimension, options)
+
+
+def _demo_parser(parser: Parser) -> Parser:
+    parser.description = (
+        "A small residual network learns scikit-learn's handwritten digits with gates, is compacted, checked, saved. "
+        "Two controls are trained by the same recipe: the full network, and one made uniformly narrower to about the "
+        "size of the compacted one."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of initial weights and batches (default 0)")
+    parser.add_argument(
+        "--epochs", type=int, help="of each of the three trainings (default 24; with few, gates have no time to close)"
+    )
+    parser.add_argument("--strength", type=float, help="weight of the penalty: more closes more (default 1)")
+    parser.add_argument("--out", type=Path, default=Path("headgate-demo"), metavar="DIR", help="default %(default)s")
+    return parser
+
+
+def _plan_parser(parser: Parser) -> Parser:
+    parser.description = (
+        "Builds a model of yours, analyses it, and prints which channels can be removed together, and what must stay "
+        "and why. Nothing is trained or changed. Example: headgate plan torchvision.models:resnet18 --input 1,3,224,224"
+    )
+    parser.add_argument(
+        "model", metavar="MODULE:FACTORY", help="a function or class that needs no arguments, or a model"
+    )
+    parser.add_argument(
+        "--input", action="append", required=True, metavar="SHAPE", help="such as 1,3,224,224; may repeat"
+    )
+    parser.add_argument(
+        "--dtype", action="append", metavar="TYPE", help="for all inputs, or one each (default float32)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _dimension_parser(parser: Parser) -> Parser:
+    parser.description = (
         "A linear autoencoder with a gate on its 50 channels is trained on data made from a few hidden factors. "
         "The gate should end with exactly as many channels open. Exit status 1 if it does not."
     )
-    demo.add_argument("--dimensions", type=int, nargs="+", default=[5, 10], metavar="R", help="hidden factors, 1 to 49")
-    demo.add_argument("--seed", type=int, default=0, help="of data and initial weights (default 0)")
-    demo.add_argument("--steps", type=int, default=2000, help="training steps for each dimension (default 2000)")
-    demo.add_argument("--out", type=Path, default=Path("headgate-demo.png"), help="the picture (default %(default)s)")
-    options = parser.parse_args(arguments)
-    return _demo(demo, options.dimensions, options.seed, options.steps, options.out)
-
-
-def _demo(parser: Parser, dimensions: Sequence[int], seed: int, steps: int, out: Path) -> int:
-    import torch
-    from rich.console import Console
-
-    from headgate_lab.demo import DemoConfig, run
-    from headgate_lab.demo_picture import picture
-    from headgate_lab.demo_view import table, watching
-    from headgate_lab.files import why_not_writable, write_whole
-
-    # All that can be refused is refused before the training, not after it.
-    if len(set(dimensions)) < len(dimensions):
-        parser.error(f"--dimensions {' '.join(map(str, dimensions))} names a dimension twice")
-    if (obstacle := why_not_writable(out)) is not None:
-        parser.error(f"--out {out}: {obstacle}")
-    try:
-        configs = [DemoConfig(dimension, seed=seed, steps=steps) for dimension in dimensions]
-    except ValueError as error:
-        parser.error(str(error))
-
-    # The matrices are too small to gain from a second thread, and on a busy machine threads wait for each other.
-    torch.set_num_threads(1)
-    console = Console()
-    with watching(console, live=sys.stdout.isatty() and not console.is_dumb_terminal) as show:
-        traces = [run(config, partial(show, config)) for config in configs]
-    console.print(table(traces))
-    write_whole(out, picture(traces))
-    # Not through the console, which would break a long path into lines.
-    print(f"picture: {out.resolve()}")
-    return 0 if all(trace.exact for trace in traces) else 1
+    parser.add_argument(
+        "--dimensions", type=int, nargs="+", default=[5, 10], metavar="R", help="hidden factors, 1 to 49"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of data and initial weights (default 0)")
+    parser.add_argument("--steps", type=int, default=2000, help="training steps for each dimension (default 2000)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("headgate-dimension.png"), help="the picture (default %(default)s)"
+    )
+    return parser
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -10,15 +11,16 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
+import tomllib
 from matplotlib.image import imread
 
 import headgate
-from headgate_lab import demo
-from headgate_lab.cli import main
-from headgate_lab.demo import DemoConfig, Frame, Trace
+from headgate_lab import dimension
+from headgate_lab.cli import LAB_PACKAGES, main
+from headgate_lab.dimension import DimensionConfig, Frame, Trace
 
 
-def found(config: DemoConfig) -> Trace:
+def found(config: DimensionConfig) -> Trace:
     closed = config.bottleneck - config.dimension
     return Trace(config, (Frame(config.steps, -3.0, (0.0,) * closed + (0.5,) * config.dimension, 1e-9),), seconds=1.5)
 
@@ -28,9 +30,10 @@ def test_a_miss_is_said_and_is_a_failure(
     dimensions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "picture.png"
-    assert main(["demo", "--dimensions", *dimensions, "--steps", "3", "--out", str(out)]) == 1
+    assert main(["dimension", "--dimensions", *dimensions, "--steps", "3", "--out", str(out)]) == 1
     printed = capsys.readouterr().out
-    assert printed.count("missed") == len(dimensions)
+    assert printed.count(" missed ") == len(dimensions)
+    assert "try more steps: --steps 6\n" in printed
     assert f"picture: {out}\n" in printed
     assert imread(out).shape[2] == 4
     assert list(tmp_path.iterdir()) == [out]
@@ -39,12 +42,12 @@ def test_a_miss_is_said_and_is_a_failure(
 def test_a_hit_is_a_success_and_both_dimensions_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "run", lambda config, watch: found(config))
+    monkeypatch.setattr(dimension, "run", lambda config, watch: found(config))
     monkeypatch.chdir(tmp_path)
-    assert main(["demo"]) == 0
+    assert main(["dimension"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("exact") == 2
-    assert (tmp_path / "headgate-demo.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (tmp_path / "headgate-dimension.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,7 @@ def test_a_hit_is_a_success_and_both_dimensions_are_shown(
         (["--out", "missing/folder/x.png"], "missing/folder does not exist"),
         (["--out", "."], "is a folder"),
         (["--out", "file/x.png"], "file does not exist"),
+        (["--out", "x.jpg"], "must end in .png"),
         (["--colour"], "--colour"),
     ],
 )
@@ -70,16 +74,28 @@ def test_wrong_arguments_are_one_line_before_any_training(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(dimension, "run", lambda *_: pytest.fail("trained"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["demo", *arguments])
+        main(["dimension", *arguments])
     assert ended.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert culprit in printed.err
     assert printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_picture_never_replaces_what_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dimension, "run", lambda *_: pytest.fail("trained"))
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(SystemExit) as ended:
+        main(["dimension", "--out", str(tmp_path / "pipe.png")])
+    assert ended.value.code == 2
+    assert "pipe.png is not a regular file" in capsys.readouterr().err
+    assert (tmp_path / "pipe.png").is_fifo()
 
 
 def test_a_folder_without_permission_is_refused(
@@ -90,7 +106,7 @@ def test_a_folder_without_permission_is_refused(
 
     monkeypatch.setattr(Path, "touch", refuse)  # root could write even where the mode forbids it
     with pytest.raises(SystemExit) as ended:
-        main(["demo", "--out", str(tmp_path / "x.png")])
+        main(["dimension", "--out", str(tmp_path / "x.png")])
     assert ended.value.code == 2
     assert f"cannot write in {tmp_path}: Permission denied" in capsys.readouterr().err
 
@@ -114,10 +130,16 @@ def _python(program: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+def test_the_packages_it_can_name_are_those_of_the_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = {name.replace("scikit-learn", "sklearn") for name in project["optional-dependencies"]["lab"]}
+    assert extra == LAB_PACKAGES
+
+
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_without_the_lab_extra_it_says_what_to_install(package: str, tmp_path: Path) -> None:
     program = (
-        f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['demo']))"
+        f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['dimension']))"
     )
     process = _python(program, tmp_path)
     printed, complaint = process.communicate(timeout=120)
@@ -132,7 +154,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     # The handler is set by hand: a test runner started in the background hands down an ignored SIGINT.
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from headgate_lab.cli import main; sys.exit(main(['demo', '--steps', '1000000']))"
+        "from headgate_lab.cli import main; sys.exit(main(['dimension', '--steps', '1000000']))"
     )
     process = _python(program, tmp_path)
     assert process.stdout is not None
@@ -141,4 +163,58 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     _, complaint = process.communicate(timeout=120)
     assert process.returncode == 130
     assert complaint == "headgate: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+PROGRAM = "main(['dimension', '--dimensions', '2', '--steps', '3000'])"
+DEMO = f"import sys; from headgate_lab.cli import main; sys.exit({PROGRAM})"
+
+
+def test_a_reader_that_leaves_ends_it_in_one_line(tmp_path: Path) -> None:
+    process = _python(DEMO, tmp_path)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == "headgate: nobody reads the output any more\n"
+    assert process.wait(timeout=120) == 141
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("arguments", ["--version", "dimension"])
+def test_a_closed_output_ends_it_in_one_line(arguments: str, tmp_path: Path) -> None:
+    shell = f"exec {sys.executable} -m headgate_lab.cli {arguments} >&-"
+    done = subprocess.run(shell, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "headgate: standard output is closed\n")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "dimension"])
+def test_an_output_that_cannot_be_written_ends_it_in_one_line(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "output").touch()
+    # Unbuffered, argparse itself passes over what it cannot write.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open(tmp_path / "output", "rb") as only_for_reading:  # stands for a full disk
+        command = [sys.executable, "-m", "headgate_lab.cli", arguments]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=only_for_reading,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "headgate: [Errno 9] Bad file descriptor\n")
+
+
+def test_a_picture_that_cannot_be_written_ends_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(dimension, "run", lambda config, watch: found(config))
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main(["dimension", "--out", str(tmp_path / "x.png")]) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("headgate: [Errno 28] No space left on device: ") and complaint.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

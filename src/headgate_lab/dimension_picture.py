@@ -1,4 +1,4 @@
-"""The demo's picture: how the gates closed, and where they ended."""
+"""The picture of `headgate dimension`: how the gates closed, and where they ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.demo import Trace
+from headgate_lab.dimension import Trace
 
 
 def picture(traces: Sequence[Trace]) -> bytes:

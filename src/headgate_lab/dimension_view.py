@@ -1,4 +1,4 @@
-"""What the demo shows in a terminal: the gates moving, and the table at the end."""
+"""What `headgate dimension` shows in a terminal: the gates moving, and the table at the end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headgate_lab.demo import DemoConfig, Frame, Trace
+from headgate_lab.dimension import DimensionConfig, Frame, Trace
 
-Show: TypeAlias = Callable[[DemoConfig, Frame], None]
+Show: TypeAlias = Callable[[DimensionConfig, Frame], None]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_LINE_EVERY = 250
@@ -28,17 +28,17 @@ def watching(console: Console, *, live: bool) -> Iterator[Show]:
     if not live:
         yield _print_line
         return
-    latest: dict[DemoConfig, Frame] = {}
+    latest: dict[DimensionConfig, Frame] = {}
     with Live(console=console, refresh_per_second=12) as screen:
 
-        def show(config: DemoConfig, frame: Frame) -> None:
+        def show(config: DimensionConfig, frame: Frame) -> None:
             latest[config] = frame
             screen.update(Group(*(panel(*pair, ascii_only=console.options.ascii_only) for pair in latest.items())))
 
         yield show
 
 
-def panel(config: DemoConfig, frame: Frame, *, ascii_only: bool = False) -> Panel:
+def panel(config: DimensionConfig, frame: Frame, *, ascii_only: bool = False) -> Panel:
     """One run at one moment: the mask as a bar of blocks, the numbers, and how far the training is."""
     phase = "searching" if config.searching(frame.step) else "offset frozen, weights settle"
     numbers = Text.assemble(
@@ -88,7 +88,7 @@ def table(traces: Sequence[Trace]) -> Table:
     return result
 
 
-def _print_line(config: DemoConfig, frame: Frame) -> None:
+def _print_line(config: DimensionConfig, frame: Frame) -> None:
     if frame.step % PLAIN_LINE_EVERY and frame.step != config.steps:
         return
     print(

@@ -1,4 +1,4 @@
-"""The demo: a linear autoencoder learns how many of its channels the data needs (the paper's Figure 3a).
+"""A linear autoencoder learns how many of its channels the data needs (the paper's Figure 3a).
 
 The data has 100 features but only r hidden factors. A gate sits on a code of 50 channels, and its offset is trained
 with the weights: channels close until the next one would cost reconstruction. r are left, by Theorem 1 of the paper.
@@ -19,8 +19,8 @@ from headgate_lab.models.autoencoder import LinearAutoencoder
 
 
 @dataclass(frozen=True)
-class DemoConfig:
-    """One run of the demo: everything that decides its outcome.
+class DimensionConfig:
+    """One run: everything that decides its outcome.
 
     Attributes:
         dimension: r, the number of hidden factors; below `bottleneck`.
@@ -86,7 +86,7 @@ class Frame:
 class Trace:
     """A finished run: its config, the gate on its way, and how long it took."""
 
-    config: DemoConfig
+    config: DimensionConfig
     frames: tuple[Frame, ...]
     seconds: float
 
@@ -101,7 +101,7 @@ class Trace:
         return self.last.open == self.config.dimension
 
 
-def run(config: DemoConfig, watch: Callable[[Frame], None]) -> Trace:
+def run(config: DimensionConfig, watch: Callable[[Frame], None]) -> Trace:
     """Trains once and returns the trace; `watch` sees every frame as it comes."""
     started = time.perf_counter()
     frames = []
@@ -111,7 +111,7 @@ def run(config: DemoConfig, watch: Callable[[Frame], None]) -> Trace:
     return Trace(config, tuple(frames), time.perf_counter() - started)
 
 
-def train(config: DemoConfig, every: int = 10) -> Iterator[Frame]:
+def train(config: DimensionConfig, every: int = 10) -> Iterator[Frame]:
     """Trains, yielding a frame at the start, after every `every` steps, and at the end. The same on every call."""
     generator = torch.Generator().manual_seed(config.seed)
     data = linear_factors(config.samples, config.features, config.dimension, generator=generator)

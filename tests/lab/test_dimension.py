@@ -1,4 +1,4 @@
-"""The demo finds the dimension and shows how."""
+"""The gate finds the dimension and shows how."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from rich.console import Console
 
 from headgate_lab.data.factors import linear_factors
-from headgate_lab.demo import DemoConfig, Frame, Trace, run, train
-from headgate_lab.demo_view import mask_bar, panel, table, watching
+from headgate_lab.dimension import DimensionConfig, Frame, Trace, run, train
+from headgate_lab.dimension_view import mask_bar, panel, table, watching
 
 
-def small(dimension: int, seed: int = 0, steps: int = 1000) -> DemoConfig:
-    return DemoConfig(dimension, seed=seed, steps=steps, samples=200, features=20, bottleneck=10)
+def small(dimension: int, seed: int = 0, steps: int = 1000) -> DimensionConfig:
+    return DimensionConfig(dimension, seed=seed, steps=steps, samples=200, features=20, bottleneck=10)
 
 
 def trace(dimension: int, found: int) -> Trace:
     mask = tuple(0.0 if channel < 50 - found else 0.5 for channel in range(50))
-    return Trace(DemoConfig(dimension), (Frame(2000, -3.0, mask, 1e-9),), seconds=1.5)
+    return Trace(DimensionConfig(dimension), (Frame(2000, -3.0, mask, 1e-9),), seconds=1.5)
 
 
 @pytest.mark.parametrize(("dimension", "seed"), [(2, 0), (4, 1), (7, 2)])
@@ -35,7 +35,7 @@ def test_the_gate_finds_the_dimension(dimension: int, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dimension", [5, 10])
 def test_the_default_run_finds_the_dimension(dimension: int) -> None:
-    result = run(DemoConfig(dimension), lambda frame: None)
+    result = run(DimensionConfig(dimension), lambda frame: None)
     assert result.exact
     assert result.last.error < 1e-9
 
@@ -69,7 +69,7 @@ def test_factors_are_checked_and_give_that_rank() -> None:
 def test_without_a_terminal_lines_are_plain_and_few(capsys: pytest.CaptureFixture[str]) -> None:
     with watching(Console(), live=False) as show:
         for step in range(0, 2001, 10):
-            show(DemoConfig(5), Frame(step, -1.0, (0.0, 0.5), 0.25))
+            show(DimensionConfig(5), Frame(step, -1.0, (0.0, 0.5), 0.25))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
     assert lines[1] == "5 factors: step  250/2000  offset -1.00  open  1/50  error 2.5e-01"
@@ -79,8 +79,8 @@ def test_in_a_terminal_the_gate_is_drawn() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=90)
     with watching(console, live=True) as show:
-        show(DemoConfig(5), trace(5, found=5).last)
-        show(DemoConfig(10), trace(10, found=10).last)
+        show(DimensionConfig(5), trace(5, found=5).last)
+        show(DimensionConfig(10), trace(10, found=10).last)
     drawn = screen.getvalue()
     assert "5 hidden factors, 50 channels" in drawn
     assert "10 hidden factors, 50 channels" in drawn
@@ -97,7 +97,7 @@ def test_the_panel_and_table_fit_a_narrow_ascii_terminal() -> None:
     image = io.BytesIO()
     screen = io.TextIOWrapper(image, encoding="ascii")
     console = Console(file=screen, force_terminal=True, width=80)
-    console.print(panel(DemoConfig(5), trace(5, found=5).last, ascii_only=console.options.ascii_only))
+    console.print(panel(DimensionConfig(5), trace(5, found=5).last, ascii_only=console.options.ascii_only))
     console.print(table([trace(5, found=6)]))
     screen.flush()
     assert "missed" in image.getvalue().decode("ascii")
