@@ -132,6 +132,8 @@ def _double(value: Any) -> Any:
 
 
 def _relative(left: Tensor, right: Tensor) -> float:
+    if not left.numel() and left.shape == right.shape:
+        return 0.0
     return ((left - right).abs().max() / left.abs().max().clamp_min(1e-30)).item()
 
 

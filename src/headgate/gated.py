@@ -11,7 +11,7 @@ from torch import nn
 from headgate.bank import Bank, InsertedGate, bank_of
 from headgate.errors import ArgumentError, GateError
 from headgate.gate import Gate, require_finite
-from headgate.masked import bake_inserted_
+from headgate.unmask import bake_inserted_
 
 AnyGate: TypeAlias = Gate | InsertedGate
 # What holds a parameter of offsets: a hand-placed gate its one, a bank those of all inserted gates.

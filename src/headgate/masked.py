@@ -26,9 +26,7 @@ from headgate.bank import (
     find_last_,
     guarded,
     unguarded,
-    uninstall_bank_,
 )
-from headgate.errors import GateError
 from headgate.product import Vectors, grouped, mask_weights, product
 
 SHARED = "headgate_shared"
@@ -145,7 +143,7 @@ def _mask_all_(root: nn.Module, args: Any) -> None:
         return
     shared = cast(Shared, getattr(root, SHARED))
     if not shared.gated:
-        shared.gated = {id(weight): (weight, mask) for weight, mask in _gated_weights(root)}
+        shared.gated = {id(weight): (weight, mask) for weight, mask in gated_weights(root)}
     weights, parametrizations = zip(*shared.gated.values(), strict=True)
     groups = grouped(weights, [mask.axes for mask in parametrizations])
     sizes = [gate.n for gate in bank.gates]
@@ -175,7 +173,8 @@ def attach_(root: nn.Module) -> None:
     root.register_load_state_dict_post_hook(_follow_places)
 
 
-def _detach_(root: nn.Module) -> None:
+def detach_(root: nn.Module) -> None:
+    """Takes the hooks off that `attach_` put on."""
     loading = (root._load_state_dict_pre_hooks, root._load_state_dict_post_hooks)
     for hooks in (root._forward_pre_hooks, root._forward_hooks, *loading):
         for number, hook in list(hooks.items()):
@@ -193,110 +192,42 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
     if not parametrize.is_parametrized(module, leaf):
         mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf))
         parametrize.register_parametrization(module, leaf, mask)
-    _mask_on(module, leaf).sides.append(Side(bank, gates, index, axis))
+    mask_on(module, leaf).sides.append(Side(bank, gates, index, axis))
 
 
-def take_masks_off_(root: nn.Module) -> None:
-    """Removes masks and bank without touching a weight: the network as if gates had never been there."""
-    for module, name in reversed(list(_gated(root))):
-        _take_mask_off_(module, name)
-    _detach_(root)
-    uninstall_bank_(root)
-
-
-@torch.no_grad()
-def folded_weights(root: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Every gated parameter, tied ones once, and what it is with its masks multiplied in.
-
-    Raises:
-        GateError: another parametrization was put on a gated weight: its mask cannot be taken from under it.
-    """
-    for module, name in _gated(root):
-        if len(cast(parametrize.ParametrizationList, _masks_of(module)[name])) > 1:
-            kind = type(cast(parametrize.ParametrizationList, _masks_of(module)[name])[1]).__name__
-            raise GateError(
-                f"the gated {name} of a {type(module).__bases__[0].__name__} was given a {kind} afterwards: "
-                "parametrize before insert_gates_, or take it off first"
-            )
-    if isinstance(shared := getattr(root, SHARED, None), Shared):
-        shared.weights = {}  # left behind where a forward was interrupted
-    return list({id(weight): (weight, mask(weight)) for weight, mask in _gated_weights(root)}.values())
-
-
-@torch.no_grad()
-def write_all_(values: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copies each value into its tensor: all of them or, should one copy fail, none."""
-    before = [tensor.clone() for tensor, _ in values]
-    try:
-        for tensor, value in values:
-            tensor.copy_(value)
-    except BaseException:
-        for (tensor, _), old in zip(values, before, strict=True):
-            tensor.copy_(old)
-        raise
-
-
-@torch.no_grad()
-def bake_inserted_(bank: Bank) -> None:
-    """Masks into the weights; the gates stay, open units at 1, closed ones at 0."""
-    opened = bank.masks(range(len(bank.gates))) > 0
-    numbers = {OPEN: opened, BAKED: torch.ones_like(bank.baked)}
-    flags = [(getattr(bank.root, name), guarded(value)) for name, value in numbers.items()]
-    write_all_([*folded_weights(bank.root), *flags])
-
-
-def _gated(root: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+def gated(root: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Every module and name of a tensor in it that carries a mask."""
     for module in root.modules():
         if parametrize.is_parametrized(module):
-            for name, masks in _masks_of(module).items():
+            for name, masks in masks_of(module).items():
                 if isinstance(cast(parametrize.ParametrizationList, masks)[0], MaskedWeight):
                     yield module, name
 
 
-def _gated_weights(root: nn.Module) -> Iterator[tuple[nn.Parameter, MaskedWeight]]:
+def gated_weights(root: nn.Module) -> Iterator[tuple[nn.Parameter, MaskedWeight]]:
     """Every gated parameter, under each of its names, with its mask."""
-    for module, name in _gated(root):
-        yield cast(nn.Parameter, _masks_of(module)[name].original), _mask_on(module, name)
+    for module, name in gated(root):
+        yield cast(nn.Parameter, masks_of(module)[name].original), mask_on(module, name)
 
 
-def _masks_of(module: nn.Module) -> nn.ModuleDict:
+def masks_of(module: nn.Module) -> nn.ModuleDict:
+    """The parametrizations of a module, by the name of the tensor."""
     return cast(nn.ModuleDict, module.parametrizations)
 
 
-def _mask_on(module: nn.Module, name: str) -> MaskedWeight:
-    return cast(MaskedWeight, cast(parametrize.ParametrizationList, _masks_of(module)[name])[0])
-
-
-def _take_mask_off_(module: nn.Module, name: str) -> None:
-    """Gives the module its plain parameter back, in its old place: optimizers restore state by position.
-
-    torch's own removal deletes the property from the module's class, which a deep copy of the model shares.
-    """
-    masks = _masks_of(module)
-    original, place = cast(nn.Parameter, masks[name].original), _mask_on(module, name).place
-    gated, plain = type(module), type(module).__bases__[0]
-    del masks[name]
-    if len(masks) == 0:
-        del module.parametrizations
-        module.__class__ = plain
-    else:
-        rest = {key: value for key, value in vars(gated).items() if key not in (name, "__dict__", "__weakref__")}
-        module.__class__ = type(gated.__name__, (plain,), rest)
-    later = list(module._parameters)[place:]
-    module.register_parameter(name, original)
-    for key in later:
-        module._parameters[key] = module._parameters.pop(key)
+def mask_on(module: nn.Module, name: str) -> MaskedWeight:
+    """The mask on one tensor of a module."""
+    return cast(MaskedWeight, cast(parametrize.ParametrizationList, masks_of(module)[name])[0])
 
 
 def _accept_dense_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:
     """Renames the plain names of gated weights, and lets the gates be as they are where a checkpoint has none."""
     paths = {child: path for path, child in module.named_modules()}
-    for child, name in _gated(module):
+    for child, name in gated(module):
         stem = f"{prefix}{paths[child]}." if paths[child] else prefix
-        dense, gated = f"{stem}{name}", f"{stem}parametrizations.{name}.original"
-        if dense in state_dict and gated not in state_dict:
-            state_dict[gated] = state_dict.pop(dense)
+        plain, masked = f"{stem}{name}", f"{stem}parametrizations.{name}.original"
+        if plain in state_dict and masked not in state_dict:
+            state_dict[masked] = state_dict.pop(plain)
     own = (OFFSETS, PLACES, BAKED, OPEN)
     if not any(prefix + name in state_dict for name in own):
         state_dict.update({prefix + name: getattr(module, name) for name in own})

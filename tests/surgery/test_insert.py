@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import headgate as hg
 from headgate.channels.trace import Example
+from headgate.layers import WriteBack
 from headgate.surgery import insert as module_under_test
 from headgate.surgery.trial import proven
 from headgate_lab.models.preresnet import PreResNet
@@ -445,3 +446,27 @@ def test_tied_weights_are_masked_under_every_name():
     assert isinstance(dense, Tied)
     assert gated.first.weight is gated.second.weight
     assert torch.allclose(gated(x), plain_forward(dense, gated, x), rtol=1e-12)
+
+
+def test_branches_of_full_width_need_no_layer_of_ours():
+    torch.manual_seed(0)
+    example = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    model = PreResNet(20).double().eval()
+    gates = hg.insert_gates_(model, example, branches="full", floor=1, order="random:2")
+    with torch.no_grad():
+        for gate in gates.values():
+            gate.offset.fill_(-2.2)
+        gates["stage1.1.conv3:write"].offset.fill_(-5.0)
+    small = hg.compact(model)
+    torch.testing.assert_close(small(example), model(example), rtol=1e-10, atol=1e-10)
+    assert not any(isinstance(module, WriteBack) for module in small.modules())
+    assert isinstance(small.stage1[1], nn.Identity)
+    assert small.stage2[1].conv3.out_channels == gates["stage2.0.conv3"].active
+    assert hg.kept(model, "params") * sum(p.numel() for p in PreResNet(20).parameters()) == pytest.approx(
+        sum(p.numel() for p in small.parameters())
+    )
+
+
+def test_an_unknown_kind_of_branches_is_refused():
+    with pytest.raises(hg.ArgumentError, match="branches='wide' is unknown; use one of narrow, full"):
+        hg.insert_gates_(PreResNet(20), torch.randn(2, 3, 8, 8), branches="wide")

@@ -15,12 +15,12 @@ from headgate.bank import bank_of
 from headgate.channels.trace import Example
 from headgate.errors import CompactionError, GateError
 from headgate.gated import require_gates, unwrap
-from headgate.masked import folded_weights, write_all_
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
 from headgate.surgery.keep import chosen
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference
+from headgate.unmask import folded_weights, write_all_
 
 # Largest allowed difference relative to the largest output; sums are taken in another order after removal.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -71,13 +71,21 @@ def insertion_of(root: nn.Module, operation: str) -> Insertion:
 
 
 def open_units(root: nn.Module, insertion: Insertion) -> dict[str, Tensor]:
-    """Which units compaction keeps, by gate: the open ones, filled up to a multiple where that was asked for."""
+    """Which units compaction keeps, by gate: the open ones, filled up to a multiple where that was asked for.
+
+    Branches of full width are kept whole, unless one writes nothing and its block can go.
+    """
     bank = bank_of(root)
     assert bank is not None
-    return {
+    kept = {
         name: _filled_up(gate.keep().cpu(), bank.places(index).cpu(), insertion.multiple_of)
         for index, (name, gate) in enumerate(bank.views().items())
     }
+    if insertion.branches == "full":
+        for branch in insertion.plan.branches:
+            if branch.name in kept and (branch.block is None or bool(kept[branch.name].any())):
+                kept[branch.name] = torch.ones_like(kept[branch.name])
+    return kept
 
 
 def _filled_up(keep: Tensor, places: Tensor, multiple: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,18 @@ from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import unwrap
 from headgate.layers import can_write_back
-from headgate.masked import attach_, put_mask_on_, take_masks_off_
+from headgate.masked import attach_, put_mask_on_
 from headgate.orders import Order, places_of
 from headgate.surgery.keep import Site, sites
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.trial import proven
+from headgate.unmask import take_masks_off_
 
 INSERTION = "headgate_insertion"
 START, SPAN, STEEPNESS, FUNCTION = 1.0, 5.0, 1.0, "relu_tanh"
 
 Where = Callable[[str, nn.Module], bool]
+Branches = Literal["narrow", "full"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Insertion:
     """What was decided when gates were inserted, for everything that follows: plan, options, and the example."""
 
     plan: Plan
+    branches: Branches
     multiple_of: int
     example: Example
 
@@ -52,6 +55,7 @@ def insert_gates_(
     order: Order = "index",
     scale: Scale = "relative",
     floor: int = 4,
+    branches: Branches = "narrow",
     multiple_of: int = 1,
 ) -> dict[str, InsertedGate]:
     """Puts a gate on every group of channels that can be removed from `model`, and returns them by name.
@@ -68,6 +72,9 @@ def insert_gates_(
         order: which units close first: a named order, or a permutation for models with one size of group.
         scale: "relative" starts with masks of ones; "plain" is the paper's Eq. 2.
         floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
+        branches: "narrow" cuts what a residual branch does not write, and its last layer writes the rest into place.
+            "full" keeps the outputs of branches at full width, zeros included, and needs no layer of ours; often
+            faster where branches are thin. Either way a branch that writes nothing goes, where its block allows it.
         multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
 
     Raises:
@@ -76,7 +83,7 @@ def insert_gates_(
     """
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
-    _check_options(order, scale)
+    _check_options(order, scale, branches)
     given = Example.of(example)
     plan = proven(model, given, _writable(model, find_groups(model, given)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
@@ -86,7 +93,7 @@ def insert_gates_(
     bank = Bank(model, _specs(chosen, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
     with undone_on_failure(model):
         install_bank_(model, bank, places)
-        setattr(model, INSERTION, Insertion(plan, multiple_of, given))
+        setattr(model, INSERTION, Insertion(plan, branches, multiple_of, given))
         attach_(model)
         _put_masks_on_(model, bank, plan, chosen)
     return bank.views()
@@ -141,12 +148,13 @@ def _at_least_one(name: str, value: Any) -> int:
     return number
 
 
-def _check_options(order: Order, scale: str) -> None:
+def _check_options(order: Order, scale: str, branches: str) -> None:
     """Before the analysis, which takes its time."""
     if isinstance(order, str):
         places_of(order, 1)
-    if scale not in get_args(Scale):
-        raise ArgumentError(f"insert_gates_: scale={scale!r} is unknown; use one of {', '.join(get_args(Scale))}")
+    for name, value, known in (("scale", scale, get_args(Scale)), ("branches", branches, get_args(Branches))):
+        if value not in known:
+            raise ArgumentError(f"insert_gates_: {name}={value!r} is unknown; use one of {', '.join(known)}")
 
 
 def _wanted(site: Site, model: nn.Module, where: Where | None, streams: bool, floor: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,8 @@ def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: in
             expected, got = masked(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
     except Exception as error:
         return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
+    if not any(isinstance(leaf, Tensor) and leaf.numel() for leaf in tree_flatten(expected)[0]):
+        return "the model returns nothing on the example that could be compared"
     return difference(expected, got, TOLERANCE)
 
 
@@ -74,10 +77,18 @@ def difference(expected: Any, got: Any, tolerance: float) -> str | None:
             continue
         if left.shape != right.shape:
             return f"an output has shape {tuple(right.shape)} instead of {tuple(left.shape)}"
-        error = (left - right).abs().max().item() / max(left.abs().max().item(), 1e-30) if left.numel() else 0.0
-        if not error <= tolerance:
+        if not (error := _error(left, right)) <= tolerance:
             return f"outputs differ by {error:.1e} of their size"
     return None
+
+
+def _error(left: Tensor, right: Tensor) -> float:
+    """The largest difference relative to the largest entry; whole numbers and truth values are equal or not."""
+    if not left.numel():
+        return 0.0
+    if not (left.is_floating_point() or left.is_complex()):
+        return 0.0 if torch.equal(left, right) else math.inf
+    return (left - right).abs().max().item() / max(left.abs().max().item(), 1e-30)
 
 
 def randomised(model: nn.Module, seed: int) -> nn.Module:
