@@ -159,7 +159,7 @@ def bake_(model: nn.Module) -> None:
     The masks of inserted gates move into the weights: open units are 1 from then on, closed ones 0. A hand-placed
     gate does not know the weights that read it, so the values stay in the gate, as the buffer `gain`. Baking twice
     changes nothing. A baked offset moves no more, unless its group has `offset_update="plain"`: then the optimizer
-    still moves it, to no effect.
+    still moves it, to no effect. Bake a model and its moving average (EMA) together, each by its own call.
 
     Raises:
         GateError: no gates, or a gate whose offset is NaN, by name; nothing has been changed then.
