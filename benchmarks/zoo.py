@@ -5,8 +5,9 @@
 
 Every parameter and statistic drawn at random (fresh ones hide mistakes: heads of zeros, tiny layer scales), random
 orders, random offsets, float64. The difference is the largest over outputs, relative to the largest output. A model
-whose outputs the gates hardly moved, or that returned none, counts as untested, not as exact. The prunable share counts parameters that belong to at least one channel that may go. `python -m headgate_lab.report.zoo`
-turns the record into docs/zoo.md.
+whose outputs the gates hardly moved, or that returned none, counts as untested, not as exact. The prunable share
+counts parameters that belong to at least one channel that may go. `python -m headgate_lab.report.zoo` turns the record
+into docs/zoo.md.
 """
 
 from __future__ import annotations
