@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 import headgate as hg
-from headgate import bank, masked
+from headgate import bank, masked, unmask
 from headgate.channels.trace import Example
 from headgate.surgery import compact as compact_module
 from headgate.surgery import insert
@@ -215,10 +215,10 @@ def test_a_model_that_cannot_be_traced():
     [
         (compact_module, "folded_weights", 0),
         (compact_module, "discard_gates_", 0),
-        (masked, "_take_mask_off_", 0),
-        (masked, "_take_mask_off_", 2),
-        (masked, "_detach_", 0),
-        (masked, "uninstall_bank_", 0),
+        (unmask, "_take_mask_off_", 0),
+        (unmask, "_take_mask_off_", 2),
+        (unmask, "detach_", 0),
+        (unmask, "uninstall_bank_", 0),
         (compact_module, "write_all_", 0),
     ],
 )
