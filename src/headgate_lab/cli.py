@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from headgate_lab import commands
+from headgate_lab import commands, run_commands
 
 LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
 
@@ -76,11 +76,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     dimension = _dimension_parser(
         known.add_parser("dimension", help="watch one gate find the dimension of synthetic data")
     )
+    listing = _list_parser(known.add_parser("list", help="list the paper's experiments and what is finished of them"))
+    run = _run_parser(known.add_parser("run", help="run an experiment, or go on with it"))
     options = parser.parse_args(arguments)
     if options.command == "demo":
         return commands.demo(demo, options)
     if options.command == "plan":
         return commands.plan(plan, options)
+    if options.command == "list":
+        return run_commands.list_experiments(listing, options)
+    if options.command == "run":
+        return run_commands.run_experiment(run, options)
     return commands.dimension(dimension, options)
 
 
@@ -115,6 +121,32 @@ def _plan_parser(parser: Parser) -> Parser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _list_parser(parser: Parser) -> Parser:
+    parser.description = "Every experiment of the paper that has recipes, and how many of its runs have their record."
+    _add_out(parser)
+    return parser
+
+
+def _run_parser(parser: Parser) -> Parser:
+    parser.description = (
+        "Runs an experiment of the paper. Finished runs are skipped; interrupted ones go on from their last checkpoint."
+    )
+    parser.add_argument("recipe", metavar="EXPERIMENT", help="an id that headgate list shows")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only settings that contain this text")
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 (default: as many as the tables use)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
+    parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")
+    parser.add_argument("--commit", help="to be recorded (default: git's)")
+    _add_out(parser)
+    return parser
+
+
+def _add_out(parser: Parser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="where records live (default %(default)s)"
+    )
 
 
 def _dimension_parser(parser: Parser) -> Parser:

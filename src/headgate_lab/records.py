@@ -31,12 +31,17 @@ def write_record(
         "config": config,
         "seed": seed,
         "metrics": metrics,
-        "environment": {"torch": torch.__version__, "device": device_name(device), "commit": commit or _git_commit()},
+        "environment": environment(device, commit),
         "duration_s": round(duration_s, 1),
         "headline": headline,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def environment(device: str, commit: str | None = None) -> dict[str, str]:
+    """What a run was made with: torch, the device in words, and the commit, which is git's unless given."""
+    return {"torch": torch.__version__, "device": device_name(device), "commit": commit or _git_commit()}
 
 
 def device_name(device: str) -> str:

@@ -1,0 +1,74 @@
+"""A finished run on disk: one JSON file, whole or not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headgate_lab.engine.job import Job, Metrics
+from headgate_lab.files import write_whole
+
+RECORD = "record.json"
+
+
+class RecordError(Exception):
+    """A file that should be a record is none; the message names it."""
+
+
+def write_run(
+    out: Path,
+    job: Job,
+    *,
+    epochs: Sequence[Metrics],
+    final: Metrics,
+    environment: Mapping[str, str],
+    seconds: Mapping[str, float],
+    together: int,
+) -> Path:
+    """Writes the record of a finished run into its folder below `out`; metrics of epochs become columns.
+
+    `seconds` is the time by stage of the whole training, in which `together` jobs ran side by side.
+    """
+    names = list(dict.fromkeys(name for metrics in epochs for name in metrics))
+    record = {
+        "experiment": job.recipe.experiment,
+        "recipe": type(job.recipe).__name__,
+        "setting": job.recipe.setting,
+        "config": job.recipe.config(),
+        "seed": job.seed,
+        "metrics": {
+            "epochs": {name: [metrics.get(name) for metrics in epochs] for name in names},
+            "final": dict(final),
+        },
+        "environment": dict(environment),
+        "seconds": {stage: round(spent, 2) for stage, spent in seconds.items()},
+        "together": together,
+    }
+    path = job.folder(out) / RECORD
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(record, allow_nan=False) + "\n").encode())
+    return path
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The record in a file.
+
+    Raises:
+        RecordError: it cannot be read, or is not a record of a run.
+    """
+    try:
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    wanted = {"experiment", "recipe", "setting", "config", "seed", "metrics", "environment", "seconds", "together"}
+    if not isinstance(record, dict) or (missing := wanted - record.keys()):
+        lacking = f" lacks {', '.join(sorted(missing))}" if isinstance(record, dict) else " holds no object"
+        raise RecordError(f"{path}{lacking}: it is not the record of a run")
+    return record
+
+
+def read_runs(out: Path, experiment: str) -> list[dict[str, Any]]:
+    """All records of an experiment below `out`, in a fixed order."""
+    return [read_run(path) for path in sorted((out / experiment).glob(f"*/{RECORD}"))]

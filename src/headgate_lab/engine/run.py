@@ -1,0 +1,149 @@
+"""Runs jobs: skips what is finished, goes on with what was interrupted, records what ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from headgate_lab.engine.checkpoint import Progress, checkpoint_path, load_checkpoint, save_checkpoint
+from headgate_lab.engine.job import Job, Metrics, Training
+from headgate_lab.engine.record import RECORD, read_run, write_run
+
+# A checkpoint costs little, but an epoch may cost less.
+SECONDS_BETWEEN_CHECKPOINTS = 15.0
+
+
+class Watch(Protocol):
+    """Told what happens, as it happens."""
+
+    def begin(self, jobs: Sequence[Job], epochs: int, done: int) -> None:
+        """A training of these jobs begins, or goes on after `done` epochs."""
+
+    def epoch(self, number: int, metrics: Sequence[Metrics]) -> None:
+        """Epoch `number`, counted from 1, is over."""
+
+    def end(self, jobs: Sequence[Job], final: Sequence[Metrics]) -> None:
+        """The training is over and its records are written."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs happen and where they are kept."""
+
+    out: Path
+    device: torch.device
+    environment: Mapping[str, str]
+    seconds_between_checkpoints: float = SECONDS_BETWEEN_CHECKPOINTS
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not end well."""
+
+    job: Job
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.job}: {self.reason}"
+
+
+def run(jobs: Sequence[Job], place: Place, watch: Watch, *, together: int = 1) -> list[Failure]:
+    """Runs what is not finished, up to `together` jobs of a cohort side by side, and returns what failed.
+
+    Raises:
+        CheckpointError, RecordError: a file of an earlier run is damaged.
+        OSError: something cannot be written; what was written before stays whole.
+    """
+    failures: list[Failure] = []
+    for batch in batches([job for job in dict.fromkeys(jobs) if not is_finished(job, place.out)], together):
+        failures += _run_together(batch, place, watch)
+    return failures
+
+
+def is_finished(job: Job, out: Path) -> bool:
+    """Whether the run has its record.
+
+    Raises:
+        RecordError: what is there is damaged.
+    """
+    path = job.folder(out) / RECORD
+    return path.exists() and bool(read_run(path))
+
+
+def batches(jobs: Sequence[Job], together: int) -> list[list[Job]]:
+    """Jobs of equal cohorts in lists of at most `together`, in the order given."""
+    cohorts: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        cohorts.setdefault((type(job.recipe), job.recipe.epochs, job.recipe.cohort), []).append(job)
+    return [cohort[i : i + together] for cohort in cohorts.values() for i in range(0, len(cohort), together)]
+
+
+def _run_together(jobs: list[Job], place: Place, watch: Watch) -> list[Failure]:
+    epochs, path = jobs[0].recipe.epochs, checkpoint_path(place.out, jobs)
+    training = jobs[0].recipe.start(jobs, place.device)
+    progress = load_checkpoint(path, training, place.device)
+    watch.begin(jobs, epochs, len(progress.epochs))
+    reasons = _reasons(progress.epochs)
+    saved = time.monotonic()
+    while len(progress.epochs) < epochs and len(reasons) < len(jobs):
+        with _timed(progress, "train"):
+            progress.epochs.append(training.epoch())
+        reasons = _reasons(progress.epochs)
+        watch.epoch(len(progress.epochs), progress.epochs[-1])
+        if time.monotonic() - saved >= place.seconds_between_checkpoints and len(progress.epochs) < epochs:
+            save_checkpoint(path, training, progress)
+            saved = time.monotonic()
+    if len(reasons) < len(jobs):
+        _finish(jobs, training, progress, reasons, place, watch)
+    path.unlink(missing_ok=True)
+    return [Failure(jobs[number], reason) for number, reason in reasons.items()]
+
+
+def _finish(
+    jobs: list[Job],
+    training: Training,
+    progress: Progress,
+    reasons: Mapping[int, str],
+    place: Place,
+    watch: Watch,
+) -> None:
+    with _timed(progress, "finish"):
+        final = training.finish()
+    alive = [number for number in range(len(jobs)) if number not in reasons]
+    for number in alive:
+        write_run(
+            place.out,
+            jobs[number],
+            epochs=[epoch[number] for epoch in progress.epochs],
+            final=final[number],
+            environment=place.environment,
+            seconds=progress.seconds,
+            together=len(jobs),
+        )
+    watch.end([jobs[number] for number in alive], [final[number] for number in alive])
+
+
+def _reasons(epochs: Sequence[Sequence[Metrics]]) -> dict[int, str]:
+    """Which jobs, by number, have failed, and why."""
+    found: dict[int, str] = {}
+    for number, metrics in enumerate(epochs, start=1):
+        for job, values in enumerate(metrics):
+            loss = values.get("loss")
+            if isinstance(loss, float) and not math.isfinite(loss):
+                found.setdefault(job, f"the loss became {loss} in epoch {number}; try a smaller learning rate")
+    return found
+
+
+@contextmanager
+def _timed(progress: Progress, stage: str) -> Iterator[None]:
+    """Adds the seconds spent inside to a stage."""
+    started = time.perf_counter()
+    yield
+    progress.seconds[stage] = progress.seconds.get(stage, 0.0) + time.perf_counter() - started

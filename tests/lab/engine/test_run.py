@@ -1,0 +1,198 @@
+"""Runs: named by what decides them, skipped when finished, identical after any interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate_lab.engine import run as run_module
+from headgate_lab.engine.checkpoint import CheckpointError, checkpoint_path
+from headgate_lab.engine.job import Job, Metrics, later
+from headgate_lab.engine.record import RecordError, read_run, read_runs
+from headgate_lab.engine.run import batches, run
+from headgate_lab.engine.watch import Lines
+from tests.lab.engine.straight_line import Lined, StraightLine, here
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.began: list[int] = []
+
+    def begin(self, jobs: Any, epochs: int, done: int) -> None:
+        self.began.append(done)
+
+    def epoch(self, number: int, metrics: Any) -> None: ...
+
+    def end(self, jobs: Any, final: Any) -> None: ...
+
+
+def metrics_of(out: Path, job: Job) -> dict[str, Any]:
+    metrics: dict[str, Any] = read_run(job.folder(out) / "record.json")["metrics"]
+    return metrics
+
+
+def test_a_run_is_named_by_recipe_and_seed() -> None:
+    # Records are found by these names: a change here loses every record on disk.
+    assert Job(StraightLine(2.0), 0).name == "32e5ce59b210"
+    assert Job(StraightLine(2.0), 1).name == "257057973c2d"
+    assert Job(StraightLine(2.5), 0).name == "74557ec6b800"
+
+
+def test_a_field_added_later_leaves_old_names_alone() -> None:
+    @dataclass(frozen=True)
+    class Line(StraightLine):
+        noise: float = later(0.0)
+
+    Line.__name__ = "StraightLine"
+    assert Job(Line(2.0), 0).name == Job(StraightLine(2.0), 0).name
+    assert Job(Line(2.0, noise=0.1), 0).name != Job(StraightLine(2.0), 0).name
+
+
+def test_a_record_tells_recipe_config_seed_metrics_environment_and_time(tmp_path: Path) -> None:
+    job = Job(StraightLine(2.0), 7)
+    assert run([job], here(tmp_path), Silent()) == []
+    (record,) = read_runs(tmp_path, "line")
+    assert record["config"] == {"slope": 2.0, "lr": 0.1, "length": 5, "pause": 0.0}
+    assert (record["recipe"], record["setting"], record["seed"]) == ("StraightLine", "slope 2", 7)
+    assert len(record["metrics"]["epochs"]["loss"]) == 5
+    assert 0 < record["metrics"]["final"]["slope"] < 2
+    assert record["environment"] == {"torch": "t", "device": "d", "commit": "c"}
+    assert set(record["seconds"]) == {"train", "finish"}
+
+
+def test_finished_runs_are_skipped(tmp_path: Path) -> None:
+    jobs = [Job(StraightLine(2.0), seed) for seed in range(3)]
+    run(jobs[:2], here(tmp_path), Silent())
+    watch = Silent()
+    run(jobs, here(tmp_path), watch)
+    assert watch.began == [0]
+    assert len(read_runs(tmp_path, "line")) == 3
+
+
+def test_side_by_side_is_one_training_with_the_same_results(tmp_path: Path) -> None:
+    jobs = [Job(StraightLine(slope), seed) for slope in (1.0, 2.0) for seed in range(2)]
+    watch = Silent()
+    run(jobs, here(tmp_path / "together"), watch, together=8)
+    run(jobs, here(tmp_path / "alone"), Silent())
+    assert watch.began == [0]
+    for job in jobs:
+        assert metrics_of(tmp_path / "together", job) == metrics_of(tmp_path / "alone", job)
+
+
+def test_only_jobs_of_a_cohort_come_together() -> None:
+    jobs = [Job(StraightLine(1.0, pause=pause), seed) for seed in range(3) for pause in (0.0, 1.0)]
+    assert [len(batch) for batch in batches(jobs, 2)] == [2, 1, 2, 1]
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(StraightLine(2.0, length=6), seed) for seed in range(2)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=2)
+    done = Lined.epoch
+
+    def interrupted(training: Lined, calls: list[int] = [0]) -> list[Metrics]:  # noqa: B006
+        calls[0] += 1
+        if calls[0] == 4:
+            raise KeyboardInterrupt
+        return done(training)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Lined, "epoch", interrupted)
+        run(jobs, here(tmp_path / "broken"), Silent(), together=2)
+    watch = Silent()
+    run(jobs, here(tmp_path / "broken"), watch, together=2)
+    assert watch.began == [3]
+    for job in jobs:
+        assert metrics_of(tmp_path / "whole", job) == metrics_of(tmp_path / "broken", job)
+    assert not list((tmp_path / "broken" / "line").glob("*.pt"))
+
+
+def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path) -> None:
+    jobs = [Job(StraightLine(3.0, length=40, pause=0.01), seed) for seed in range(2)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=2)
+    program = [sys.executable, "-m", "tests.lab.engine.straight_line", str(tmp_path / "killed"), "40", "0.01"]
+    path = checkpoint_path(tmp_path / "killed", jobs)
+    for wait in (0.0, 0.05, 0.1):
+        with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 60
+            while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(wait)
+            os.kill(process.pid, signal.SIGKILL)
+    watch = Silent()
+    run(jobs, here(tmp_path / "killed"), watch, together=2)
+    assert watch.began in ([], [pytest.approx(20, abs=19)])
+    for job in jobs:
+        assert metrics_of(tmp_path / "whole", job) == metrics_of(tmp_path / "killed", job)
+
+
+def test_a_loss_that_is_no_number_fails_its_run_alone(tmp_path: Path) -> None:
+    good, bad = Job(StraightLine(2.0, length=800), 0), Job(StraightLine(2.0, lr=1e3, length=800), 0)
+    (failure,) = run([good, bad], here(tmp_path), Silent(), together=2)
+    assert failure.job == bad
+    assert "the loss became" in str(failure) and "slope 2" in str(failure)
+    assert [record["config"]["lr"] for record in read_runs(tmp_path, "line")] == [0.1]
+    assert not list((tmp_path / "line").glob("*.pt"))
+
+
+def test_a_full_disk_leaves_records_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run([Job(StraightLine(1.0), 0)], here(tmp_path), Silent())
+    before = read_runs(tmp_path, "line")
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(Path, "write_bytes", full)
+        run([Job(StraightLine(2.0), 0)], here(tmp_path), Silent())
+    assert read_runs(tmp_path, "line") == before
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    job = Job(StraightLine(2.0), 0)
+    path = checkpoint_path(tmp_path, [job])
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError, match=r"unfinished-.*remove it"):
+        run([job], here(tmp_path), Silent())
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"recipe": "x"})])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    job = Job(StraightLine(2.0), 0)
+    path = job.folder(tmp_path) / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(RecordError, match=r"record\.json"):
+        run([job], here(tmp_path), Silent())
+
+
+def test_without_a_terminal_there_is_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("headgate_lab.engine.watch.SECONDS_BETWEEN_LINES", 0.0)
+    run([Job(StraightLine(2.0, length=3), 0)], here(tmp_path), Lines())
+    monkey.undo()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "line (slope 2), seed 0: begins, 3 epochs"
+    assert [line.partition("  ")[0] for line in lines[1:4]] == [
+        f"line (slope 2), seed 0: epoch {number}/3" for number in (1, 2, 3)
+    ]
+    assert lines[4].startswith("line (slope 2), seed 0: slope ")
+
+
+def test_checkpoints_are_spaced_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Path] = []
+    monkeypatch.setattr(run_module, "save_checkpoint", lambda path, *unused: saved.append(path))
+    run([Job(StraightLine(2.0), 0)], here(tmp_path, between=60.0), Silent())
+    assert saved == []
+    run([Job(StraightLine(2.0), 1)], here(tmp_path), Silent())
+    assert len(saved) == 4
