@@ -7,6 +7,8 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from headgate_lab.models.width import scaled
+
 EXPANSION = 4
 
 
@@ -37,19 +39,20 @@ class Bottleneck(nn.Module):
 class PreResNet(nn.Module):
     """Three stages of (depth - 2) / 9 blocks each; global average pooling, so that any image size works."""
 
-    def __init__(self, depth: int, classes: int = 10) -> None:
+    def __init__(self, depth: int, classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
         if depth < 11 or (depth - 2) % 9:
             raise ValueError(
                 f"depth={depth}: a PreResNet of bottlenecks has a depth of 9n + 2, such as 20, 56, 110, 164"
             )
         blocks = (depth - 2) // 9
-        self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.stage1 = _stage(16, 16, blocks, stride=1)
-        self.stage2 = _stage(64, 32, blocks, stride=2)
-        self.stage3 = _stage(128, 64, blocks, stride=2)
-        self.bn = nn.BatchNorm2d(256)
-        self.classifier = nn.Linear(256, classes)
+        first, second, third = (scaled(planes, width) for planes in (16, 32, 64))
+        self.stem = nn.Conv2d(3, first, 3, padding=1, bias=False)
+        self.stage1 = _stage(first, first, blocks, stride=1)
+        self.stage2 = _stage(first * EXPANSION, second, blocks, stride=2)
+        self.stage3 = _stage(second * EXPANSION, third, blocks, stride=2)
+        self.bn = nn.BatchNorm2d(third * EXPANSION)
+        self.classifier = nn.Linear(third * EXPANSION, classes)
         initialise_(self)
 
     def forward(self, x: Tensor) -> Tensor:

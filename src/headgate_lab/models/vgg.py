@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from headgate_lab.models.preresnet import initialise_
+from headgate_lab.models.width import scaled
 
 # Numbers are convolutions of that width; a 0 is a pooling that halves the image.
 VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512)
@@ -13,16 +14,18 @@ VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 5
 class VGG(nn.Module):
     """Convolutions with BatchNorm and ReLU, poolings between them, one linear layer on the pooled features."""
 
-    def __init__(self, classes: int = 10, widths: tuple[int, ...] = VGG19) -> None:
+    def __init__(self, classes: int = 10, widths: tuple[int, ...] = VGG19, width: float = 1.0) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
-        for width in widths:
-            if width == 0:
+        for channels in widths:
+            if channels == 0:
                 layers.append(nn.MaxPool2d(2))
                 continue
-            layers += [nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-            inputs = width
+            outputs = scaled(channels, width)
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)]
+            layers.append(nn.ReLU(inplace=True))
+            inputs = outputs
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
         initialise_(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate_lab.recipes import lenet
 from headgate_lab.recipes.experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {experiment.id: experiment for experiment in (lenet.EXPERIMENT,)}

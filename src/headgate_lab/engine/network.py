@@ -1,0 +1,146 @@
+"""One network in training: its model, optimizer, batches and sums, and the step that a CUDA graph captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from headgate_lab.engine.images import Batches, Resident
+from headgate_lab.methods.contract import Method
+
+EVALUATED_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights move. `rate` gives the factor on the learning rate for an epoch, counted from 0, of so many."""
+
+    kind: Literal["sgd", "adam"]
+    lr: float
+    weight_decay: float
+    rate: Callable[[int, int], float]
+    gradient_noise: float = 0.0
+
+
+class Network:
+    """One job: everything its training changes is here and in `state_dict`.
+
+    `step` reads nothing back to the host, so that the same function runs plainly on a CPU, plainly on a GPU, and
+    captured.
+    """
+
+    def __init__(
+        self, model: nn.Module, method: Method, batches: Batches, how: Optimization, epochs: int, seed: int
+    ) -> None:
+        self.model, self.method, self.batches, self.how, self.epochs = model, method, batches, how, epochs
+        self.device = batches.place.device
+        self.optimizer = _optimizer(how, method.groups(model), self.device)
+        self.loss, self.correct = torch.zeros((2,), device=self.device).unbind(0)
+        self.noise = torch.Generator(self.device).manual_seed(seed + 1)
+        self.done = 0
+
+    def begin_epoch(self) -> bool:
+        """Prepares the next epoch; whether the step has become another one, so that it must be captured anew."""
+        self.batches.shuffle_()
+        self.loss.zero_()
+        self.correct.zero_()
+        _set_rate_(self.optimizer, self.how.lr * self.how.rate(self.done, self.epochs))
+        changed = self.method.on_epoch(self.model, self.done)
+        self.model.train()
+        self.done += 1
+        return changed
+
+    def step(self) -> None:
+        """One training step on the next batch."""
+        images, labels = self.batches.next()
+        self.optimizer.zero_grad()
+        with precision(self.device):
+            logits = self.model(images)
+        loss = cross_entropy(logits.float(), labels)
+        penalty = self.method.penalty(self.model)
+        (loss if penalty is None else loss + penalty).backward()
+        if self.how.gradient_noise:
+            self._add_noise_()
+        self.optimizer.step()
+        self.loss.add_(loss.detach())
+        self.correct.add_((logits.detach().argmax(1) == labels).sum())
+
+    def metrics(self) -> dict[str, float]:
+        """What the epoch came to, and the fraction of gated units that would stay; reads from the device."""
+        steps, seen = self.batches.steps, self.batches.steps * self.batches.size
+        found = {"loss": self.loss.item() / steps, "train_accuracy": 100 * self.correct.item() / seen}
+        keep = list(self.method.keep(self.model).values())
+        return found | ({"kept": torch.cat(keep).float().mean().item()} if keep else {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Between epochs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "batches": self.batches.state_dict(),
+            "noise": self.noise.get_state(),
+            "done": self.done,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.batches.load_state_dict(state["batches"])
+        self.noise.set_state(state["noise"].cpu())
+        self.done = state["done"]
+
+    @torch.no_grad()
+    def _add_noise_(self) -> None:
+        """Gaussian noise on every gradient, its deviation a fraction of the gradient's root mean square."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                size = parameter.grad.square().mean().sqrt() * self.how.gradient_noise
+                noise = torch.empty_like(parameter.grad).normal_(generator=self.noise)
+                parameter.grad.add_(noise * size)
+
+
+def precision(device: torch.device) -> AbstractContextManager[Any]:
+    """bfloat16 on CUDA, float32 elsewhere. Without autocast's cache: it would outlive a captured step."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Resident) -> float:
+    """Percent of the images that the model, in evaluation mode, classifies rightly."""
+    model.eval()
+    right = torch.zeros((), dtype=torch.int64, device=data.images.device)
+    for images, labels in _pieces(data):
+        with precision(images.device):
+            right += (model(images).argmax(1) == labels).sum()
+    return 100 * right.item() / len(data.images)
+
+
+def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(data.images), EVALUATED_AT_ONCE):
+        images = data.images[start : start + EVALUATED_AT_ONCE]
+        yield data.normalised(images, torch.float32), data.labels[start : start + EVALUATED_AT_ONCE]
+
+
+def _optimizer(how: Optimization, groups: list[dict[str, Any]], device: torch.device) -> Optimizer:
+    captured = device.type == "cuda"
+    rate: Any = torch.tensor(how.lr, device=device) if captured else how.lr
+    if how.kind == "adam":
+        return torch.optim.Adam(groups, lr=rate, weight_decay=how.weight_decay, fused=captured, capturable=captured)
+    return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=how.weight_decay, fused=captured)
+
+
+def _set_rate_(optimizer: Optimizer, rate: float) -> None:
+    """In place where the rate is a tensor: a captured step reads it from there."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        elif "offset_lr" not in group:
+            group["lr"] = rate

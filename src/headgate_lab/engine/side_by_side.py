@@ -1,0 +1,87 @@
+"""Networks trained side by side. Small ones do not fill a GPU: there all their steps are one captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from headgate_lab.engine.job import Metrics
+from headgate_lab.engine.network import Network
+
+# Real steps before a capture: what is allocated once (momenta, workspaces) must be there before.
+PLAIN_STEPS = 3
+
+
+class SideBySide:
+    """A `Training` of networks, one for each job; `finish` turns each into its results when all are trained."""
+
+    def __init__(self, networks: Sequence[Network], finish: Callable[[int, Network], Metrics]) -> None:
+        self.networks, self._finish = networks, finish
+        self.plain_steps = PLAIN_STEPS
+        self.captured: Captured | None = None
+        self.streams = [torch.cuda.Stream() for _ in networks] if networks[0].device.type == "cuda" else []
+
+    def epoch(self) -> list[Metrics]:
+        """One epoch of every network."""
+        changed = [network.begin_epoch() for network in self.networks]
+        if any(changed):
+            self.captured = None
+        steps, done = self.networks[0].batches.steps, 0
+        while done < steps:
+            if self.streams and self.captured is None and done >= self.plain_steps:
+                self.captured = Captured(self.networks, self.streams)
+            self.captured.step() if self.captured is not None else self._plain_step()
+            done += 1
+        return [network.metrics() for network in self.networks]
+
+    def _plain_step(self) -> None:
+        if not self.streams:
+            for network in self.networks:
+                network.step()
+        else:
+            fork_and_join(self.networks, self.streams)
+
+    def finish(self) -> list[Metrics]:
+        """Results, job by job."""
+        self.captured = None
+        return [self._finish(number, network) for number, network in enumerate(self.networks)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All networks' states."""
+        return {"networks": [network.state_dict() for network in self.networks]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Every network goes on where it was."""
+        for network, saved in zip(self.networks, state["networks"], strict=True):
+            network.load_state_dict(saved)
+
+
+class Captured:
+    """One step of every network, each on a stream of its own, as one CUDA graph."""
+
+    def __init__(self, networks: Sequence[Network], streams: Sequence[torch.cuda.Stream]) -> None:
+        # The graph reads the networks' tensors: they must live as long as it.
+        self.networks = networks
+        self.graph = torch.cuda.CUDAGraph()
+        for network in networks:
+            self.graph.register_generator_state(network.noise)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            fork_and_join(networks, streams)
+
+    def step(self) -> None:
+        """Replays."""
+        self.graph.replay()
+
+
+def fork_and_join(networks: Sequence[Network], streams: Sequence[torch.cuda.Stream]) -> None:
+    """One step of every network on its stream; the current stream goes on when all are done."""
+    current = torch.cuda.current_stream()
+    for network, stream in zip(networks, streams, strict=True):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            network.step()
+    for stream in streams:
+        current.wait_stream(stream)

@@ -1,0 +1,1 @@
+"""Ways to make a network small while it trains, all through one contract."""

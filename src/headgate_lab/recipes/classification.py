@@ -1,0 +1,134 @@
+"""Recipes whose networks learn to classify images: what they share, whatever network, data and method."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from headgate_lab.data.images import Images, Normalisation
+from headgate_lab.engine.images import Batches, Resident
+from headgate_lab.engine.job import Job, Metrics, Recipe, Training
+from headgate_lab.engine.network import Network, Optimization, accuracy
+from headgate_lab.engine.side_by_side import SideBySide
+from headgate_lab.methods.contract import Method
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a network learns from and is tested on; `pad` and `flip` say how training images are augmented."""
+
+    images: Images
+    normalisation: Normalisation
+    pad: int = 0
+    flip: bool = False
+
+    def resident(self, device: torch.device) -> tuple[Resident, Resident]:
+        """Training and test images on the device."""
+        stored = self.images
+        train = Resident(stored.train_images, stored.train_labels, self.normalisation)
+        test = Resident(stored.test_images, stored.test_labels, self.normalisation)
+        return train.to(device), test.to(device)
+
+
+@dataclass(frozen=True)
+class Classification(Recipe):
+    """Subclasses have the fields and say what they mean: network, data, method, optimization."""
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """Images in a batch."""
+
+    @abstractmethod
+    def build(self, width: float) -> nn.Module:
+        """The network at a fraction of its width, its weights from torch's generator."""
+
+    @abstractmethod
+    def pruning(self) -> Method:
+        """How it is made small."""
+
+    @abstractmethod
+    def data(self) -> Data:
+        """What it learns."""
+
+    @abstractmethod
+    def optimization(self) -> Optimization:
+        """How it learns."""
+
+    @property
+    def cohort(self) -> Hashable:
+        """What has the same data and batches can be stepped together."""
+        return self.batch
+
+    @classmethod
+    def start(cls, jobs: Sequence[Job], device: torch.device) -> Training:
+        """One network for each job, from its seed."""
+        recipes = [_of(job) for job in jobs]
+        train, test = recipes[0].data().resident(device)
+        example = train.normalised(train.images[:2], torch.float32)
+        templates: dict[Hashable, nn.Module] = {}
+        networks = [
+            Network(
+                _attached(recipe, job.seed, example, templates),
+                recipe.pruning(),
+                _batches(recipe, train, job.seed),
+                recipe.optimization(),
+                recipe.epochs,
+                job.seed,
+            )
+            for job, recipe in zip(jobs, recipes, strict=True)
+        ]
+
+        def finish(number: int, network: Network) -> Metrics:
+            return results(network.model, recipes[number].pruning(), test, example)
+
+        return SideBySide(networks, finish)
+
+
+def results(model: nn.Module, method: Method, test: Resident, example: Tensor) -> Metrics:
+    """Test accuracy and size, both of the network with everything closed physically removed."""
+    model.eval()
+    small = method.small(model, example)
+    params = sum(parameter.numel() for parameter in small.parameters())
+    return {"accuracy": accuracy(small, test), "accuracy_before": accuracy(model, test), "params": params}
+
+
+def _of(job: Job) -> Classification:
+    assert isinstance(job.recipe, Classification)
+    return job.recipe
+
+
+@lru_cache(maxsize=64)
+def _width(recipe: Classification) -> float:
+    return recipe.pruning().width(recipe.build)
+
+
+def _attached(recipe: Classification, seed: int, example: Tensor, templates: dict[Hashable, nn.Module]) -> nn.Module:
+    """The network of this seed; gates are found once for all networks alike, and only the weights are exchanged."""
+    method, width = recipe.pruning(), _width(recipe)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        dense = recipe.build(width)
+    dense.to(example.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    key = (type(method), method.placement, width, _without_numbers(dense))
+    if key not in templates:
+        templates[key] = method.attach(copy.deepcopy(dense), example)
+    model = copy.deepcopy(templates[key])
+    model.load_state_dict(dense.state_dict())
+    return model
+
+
+def _without_numbers(model: nn.Module) -> Hashable:
+    return type(model), tuple((name, tuple(value.shape)) for name, value in model.state_dict().items())
+
+
+def _batches(recipe: Classification, train: Resident, seed: int) -> Batches:
+    data = recipe.data()
+    dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
+    return Batches(train, recipe.batch, seed, pad=data.pad, flip=data.flip, dtype=dtype)

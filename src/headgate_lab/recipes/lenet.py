@@ -1,0 +1,133 @@
+"""LeNet-5 on MNIST (tab:mnist_dam_lenet): tanh, tanh with gradient noise, sine; and LeNet-5-Caffe.
+
+Not measured yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from headgate_lab.data.images import Images
+from headgate_lab.data.mnist import NORMALISATION, mnist
+from headgate_lab.engine.network import Optimization
+from headgate_lab.methods.contract import Method
+from headgate_lab.methods.dam import Dam
+from headgate_lab.methods.narrower import Narrower
+from headgate_lab.models.lenet import LeNet5, LeNet5Caffe
+from headgate_lab.recipes.classification import Classification, Data
+from headgate_lab.recipes.experiment import Experiment
+
+STRENGTHS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+SINE_STRENGTHS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+# Sizes that the paper's table prints: what the narrower networks are built to.
+SIZES = (33_600, 18_700, 7_000, 3_900, 1_900, 1_400, 1_000)
+CAFFE_STRENGTHS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+CAFFE_SIZES = (8_000, 4_000, 2_800)
+Activation: TypeAlias = Literal["tanh", "sine", "relu"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "sine": torch.sin}
+
+
+@dataclass(frozen=True)
+class LeNet(Classification):
+    """One network; a narrower one has a size, `params`, instead of a strength.
+
+    Attributes:
+        method: "paper": gates on the channels 6-16-120, plain masks, offsets moved by the weights' optimizer. "ours":
+            gates on every hidden layer, the library's defaults, offsets at rest and masks in the weights for the last
+            part of the training. "narrower": the control.
+        settle: with "ours", the fraction of the epochs after which the offsets rest.
+        gradient_noise: deviation of the noise on gradients, as a fraction of each gradient's root mean square (the
+            paper says "5 %" and no more).
+    """
+
+    experiment: ClassVar[str] = "lenet"
+
+    network: Literal["lenet5", "lenet5-caffe"]
+    activation: Activation
+    gradient_noise: float
+    method: Literal["paper", "ours", "narrower"]
+    strength: float | None
+    params: int | None = None
+    length: int = 60
+    batch_size: int = 128
+    lr: float = 1e-3
+    offset_lr: float = 2e-3
+    settle: float = 0.5
+
+    @property
+    def setting(self) -> str:
+        """Network, what it activates with, the method and how much."""
+        noise = f" noise {self.gradient_noise:g}" if self.gradient_noise else ""
+        much = f"strength {self.strength:g}" if self.strength is not None else f"{self.params:,} parameters"
+        return f"{self.network} {self.activation}{noise} {self.method} {much}"
+
+    @property
+    def epochs(self) -> int:
+        """As the field says."""
+        return self.length
+
+    @property
+    def batch(self) -> int:
+        """As the field says."""
+        return self.batch_size
+
+    def build(self, width: float) -> nn.Module:
+        """LeNet-5 of either kind."""
+        return LeNet5Caffe(width) if self.network == "lenet5-caffe" else LeNet5(ACTIVATIONS[self.activation], width)
+
+    def pruning(self) -> Method:
+        """DAM in one of two ways, or the control."""
+        if self.method == "narrower":
+            return Narrower(self.params)
+        assert self.strength is not None
+        if self.method == "paper":
+            return Dam(self.strength, offset_update="plain", where=_convolutions, scale="plain", floor=1)
+        settle = round(self.settle * self.length)
+        return Dam(self.strength, settle=settle, offset_lr=self.offset_lr, floor=1)
+
+    def data(self) -> Data:
+        """MNIST as it is."""
+        return Data(_mnist(), NORMALISATION)
+
+    def optimization(self) -> Optimization:
+        """Adam, its rate falling along a half cosine."""
+        return Optimization("adam", self.lr, 0.0, half_cosine, self.gradient_noise)
+
+
+def half_cosine(epoch: int, epochs: int) -> float:
+    """From 1 at the first epoch down towards 0."""
+    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+
+
+def _convolutions(name: str, module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv2d)
+
+
+@cache
+def _mnist() -> Images:
+    return mnist()
+
+
+def recipes() -> Sequence[LeNet]:
+    """The paper's three tables, the same strengths by our own settings, the control, and LeNet-5-Caffe."""
+    found: list[LeNet] = []
+    for method in ("paper", "ours"):
+        found += [LeNet("lenet5", "tanh", noise, method, s) for noise in (0.0, 0.05) for s in STRENGTHS]
+        found += [LeNet("lenet5", "sine", 0.0, method, s) for s in SINE_STRENGTHS]
+    for activation in ACTIVATIONS:
+        found += [LeNet("lenet5", activation, 0.0, "narrower", None, size) for size in SIZES]
+    found += [LeNet("lenet5-caffe", "relu", 0.0, "ours", s) for s in CAFFE_STRENGTHS]
+    found += [LeNet("lenet5-caffe", "relu", 0.0, "narrower", None, size) for size in CAFFE_SIZES]
+    return found
+
+
+EXPERIMENT = Experiment(
+    "lenet", "LeNet-5 on MNIST at every strength of the table", "tab:mnist_dam_lenet", 5, recipes, together=16
+)

@@ -1,0 +1,70 @@
+"""LeNet-5 recipes: names that stay, every method for a few steps, parameters counted on what is really left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headgate_lab.data.images import Images
+from headgate_lab.engine.job import Job
+from headgate_lab.engine.record import read_runs
+from headgate_lab.engine.run import Place, run
+from headgate_lab.engine.watch import Lines
+from headgate_lab.recipes import lenet
+from headgate_lab.recipes.lenet import LeNet, half_cosine
+
+
+@pytest.fixture(autouse=True)
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (64,), generator=generator)
+    stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
+    monkeypatch.setattr(lenet, "_mnist", lambda: stored)
+
+
+def test_names_stay() -> None:
+    assert Job(LeNet("lenet5", "tanh", 0.0, "paper", 0.1), 0).name == "18664cd7dea8"
+    assert Job(LeNet("lenet5", "sine", 0.0, "narrower", None, 7_000), 3).name == "6ca7e50092b4"
+
+
+def test_the_paper_s_tables_are_all_there() -> None:
+    found = lenet.recipes()
+    assert len(set(found)) == len(found)
+    papers = [recipe for recipe in found if recipe.method == "paper"]
+    assert len(papers) == 30
+    assert {recipe.setting for recipe in papers} >= {
+        "lenet5 tanh paper strength 0.01",
+        "lenet5 tanh noise 0.05 paper strength 1",
+        "lenet5 sine paper strength 0.6",
+    }
+
+
+def test_every_method_runs_and_is_recorded(tmp_path: Path) -> None:
+    recipes = [
+        LeNet("lenet5", "tanh", 0.0, "paper", 50.0, lr=0.3),
+        LeNet("lenet5", "sine", 0.05, "ours", 50.0),
+        LeNet("lenet5", "tanh", 0.0, "narrower", None, 7_000),
+        LeNet("lenet5-caffe", "relu", 0.0, "ours", 50.0),
+    ]
+    jobs = [Job(replace(recipe, length=2, batch_size=8, offset_lr=0.5), 0) for recipe in recipes]
+    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
+    assert run(jobs, place, Lines(), together=4) == []
+    found = {record["setting"]: record["metrics"] for record in read_runs(tmp_path, "lenet")}
+    assert len(found) == 4
+    for setting, metrics in found.items():
+        final = metrics["final"]
+        assert final["accuracy"] == pytest.approx(final["accuracy_before"], abs=1e-9)
+        full = 431_080 if "caffe" in setting else 61_706
+        assert 0 < final["params"] < full
+    assert found["lenet5 tanh narrower 7,000 parameters"]["final"]["params"] <= 7_000
+
+
+def test_the_rate_falls_from_one_to_almost_nothing() -> None:
+    rates = [half_cosine(epoch, 10) for epoch in range(10)]
+    assert rates[0] == 1.0
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.03
