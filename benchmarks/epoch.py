@@ -9,6 +9,7 @@ Writes a record to results/benchmarks/ or results/checks/.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import time
@@ -47,12 +48,13 @@ def training(args: argparse.Namespace, images: int) -> SideBySide:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     method: Method = Narrower() if args.dense else Dam(0.1)
     how = Optimization("sgd", 0.05, 5e-4, lambda epoch, epochs: 1.0)
+    torch.manual_seed(0)
+    model = MODELS[args.model]().to(device)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    template = method.attach(model, data.normalised(data.images[:2], torch.float32))
     networks = []
     for seed in range(args.together):
-        torch.manual_seed(seed)
-        model = MODELS[args.model]().to(device)
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        model = method.attach(model, data.normalised(data.images[:2], torch.float32))
+        model = copy.deepcopy(template)
         batches = Batches(data, args.batch, seed, pad=4, flip=True, dtype=dtype)
         networks.append(Network(model, method, batches, how, epochs=100, seed=seed))
     return SideBySide(networks, lambda number, network: {})
