@@ -1,4 +1,4 @@
-"""DAM: gates inserted by `headgate`, closed by a penalty on their offsets."""
+"""DAM: gates inserted by `headgate`, or placed by the network's builder, closed by a penalty on their offsets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Dam(Method):
         settle: the epoch at which the offsets are frozen for good and the masks move into the weights; None: never.
         offset_update: "bounded" as the library recommends, or "plain" as the paper: by the weights' optimizer.
         decay_offsets: with "plain", whether the weights' decay acts on the offsets too, as in the paper's code.
+        by_hand: the network has its gates already; none is inserted.
     """
 
     strength: float
@@ -31,6 +32,7 @@ class Dam(Method):
     offset_update: Literal["bounded", "plain"] = "bounded"
     offset_lr: float = 2e-3
     decay_offsets: bool = True
+    by_hand: bool = False
     where: Callable[[str, nn.Module], bool] | None = None
     streams: bool = True
     order: str = "index"
@@ -40,10 +42,12 @@ class Dam(Method):
     @property
     def placement(self) -> Hashable:
         """What `insert_gates_` is told."""
-        return self.where, self.streams, self.order, self.scale, self.floor
+        return self.by_hand, self.where, self.streams, self.order, self.scale, self.floor
 
     def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
-        """Inserts the gates."""
+        """Inserts the gates, unless they are there."""
+        if self.by_hand:
+            return model
         hg.insert_gates_(
             model,
             example,

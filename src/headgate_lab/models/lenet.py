@@ -12,12 +12,26 @@ from headgate_lab.models.width import scaled
 
 
 class LeNet5(nn.Module):
-    """Channels 6-16-120, then 84 units: 61,706 parameters, with an activation of the caller's after each."""
+    """Channels 6-16-120, then 84 units: 61,706 parameters, with an activation of the caller's after each.
 
-    def __init__(self, activation: Callable[[Tensor], Tensor] = torch.tanh, width: float = 1.0) -> None:
+    Args:
+        activation: applied to every hidden layer.
+        width: a fraction of all widths.
+        gate: makes a module for a number of channels; one each stands on the channels 6, 16 and 120.
+        gate_first: whether these stand before the activation instead of after it.
+    """
+
+    def __init__(
+        self,
+        activation: Callable[[Tensor], Tensor] = torch.tanh,
+        width: float = 1.0,
+        gate: Callable[[int], nn.Module] = lambda channels: nn.Identity(),
+        gate_first: bool = False,
+    ) -> None:
         super().__init__()
         first, second, third, fourth = (scaled(size, width) for size in (6, 16, 120, 84))
-        self.activation = activation
+        self.activation, self.gate_first = activation, gate_first
+        self.gate1, self.gate2, self.gate3 = gate(first), gate(second), gate(third)
         self.conv1 = nn.Conv2d(1, first, 5, padding=2)
         self.conv2 = nn.Conv2d(first, second, 5)
         self.conv3 = nn.Conv2d(second, third, 5)
@@ -26,11 +40,15 @@ class LeNet5(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, 1, 28, 28) to logits (B, 10)."""
-        x = max_pool2d(self.activation(self.conv1(x)), 2)
-        x = max_pool2d(self.activation(self.conv2(x)), 2)
-        x = self.activation(self.conv3(x)).flatten(1)
+        x = max_pool2d(self._gated(self.conv1(x), self.gate1), 2)
+        x = max_pool2d(self._gated(self.conv2(x), self.gate2), 2)
+        x = self._gated(self.conv3(x), self.gate3).flatten(1)
         logits: Tensor = self.classifier(self.activation(self.hidden(x)))
         return logits
+
+    def _gated(self, x: Tensor, gate: nn.Module) -> Tensor:
+        result: Tensor = self.activation(gate(x)) if self.gate_first else gate(self.activation(x))
+        return result
 
 
 class LeNet5Caffe(nn.Module):

@@ -95,7 +95,7 @@ class LeNet(Classification):
 
     def data(self) -> Data:
         """MNIST as it is."""
-        return Data(_mnist(), NORMALISATION)
+        return Data(digits_of_mnist(), NORMALISATION)
 
     def optimization(self) -> Optimization:
         """Adam, its rate falling along a half cosine."""
@@ -112,7 +112,8 @@ def _convolutions(name: str, module: nn.Module) -> bool:
 
 
 @cache
-def _mnist() -> Images:
+def digits_of_mnist() -> Images:
+    """Read once."""
     return mnist()
 
 

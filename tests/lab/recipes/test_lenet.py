@@ -23,7 +23,7 @@ def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 10, (64,), generator=generator)
     stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
-    monkeypatch.setattr(lenet, "_mnist", lambda: stored)
+    monkeypatch.setattr(lenet, "digits_of_mnist", lambda: stored)
 
 
 def test_names_stay() -> None:
