@@ -76,7 +76,8 @@ def _jobs(experiment: Experiment, seeds: int, only: str) -> list[Job]:
     from headgate_lab.engine.job import Job
 
     recipes = [recipe for recipe in experiment.recipes() if only in recipe.setting]
-    return [Job(recipe, seed) for recipe in recipes for seed in range(seeds)]
+    # One seed of everything first: a table with holes says less than one with fewer seeds.
+    return [Job(recipe, seed) for seed in range(seeds) for recipe in recipes]
 
 
 def _device(parser: ArgumentParser, wanted: str) -> torch.device:

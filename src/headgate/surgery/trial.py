@@ -31,10 +31,10 @@ def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: in
     masked = randomised(model, seed)
     silence_(masked, plan, keep)
     small = copy.deepcopy(masked)
-    given = _in_double(example)
+    given = in_double(example)
     try:
         shrink_(small, plan, keep)
-        with torch.no_grad(), _made_in_double():
+        with torch.no_grad(), madein_double():
             expected, got = masked(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
     except Exception as error:
         return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
@@ -123,7 +123,7 @@ def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
 
 
 @contextmanager
-def _made_in_double() -> Iterator[None]:
+def madein_double() -> Iterator[None]:
     """What the model's code makes without a dtype is float64 too: a float32 among the others would end the trial."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -133,7 +133,7 @@ def _made_in_double() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _in_double(example: Example) -> Example:
+def in_double(example: Example) -> Example:
     def double(leaf: Any) -> Any:
         return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
