@@ -34,7 +34,7 @@ def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: in
     given = in_double(example)
     try:
         shrink_(small, plan, keep)
-        with torch.no_grad(), madein_double():
+        with torch.no_grad(), made_in_double():
             expected, got = masked(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
     except Exception as error:
         return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
@@ -123,7 +123,7 @@ def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
 
 
 @contextmanager
-def madein_double() -> Iterator[None]:
+def made_in_double() -> Iterator[None]:
     """What the model's code makes without a dtype is float64 too: a float32 among the others would end the trial."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -134,6 +134,8 @@ def madein_double() -> Iterator[None]:
 
 
 def in_double(example: Example) -> Example:
+    """The example with every floating tensor in float64."""
+
     def double(leaf: Any) -> Any:
         return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
