@@ -9,7 +9,7 @@ Not measured yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -64,6 +64,11 @@ class Ablation(Classification):
     def batch(self) -> int:
         """As the field says."""
         return self.batch_size
+
+    @property
+    def architecture(self) -> Hashable:
+        """What its gates are like."""
+        return self.order, self.gate_first
 
     def build(self, width: float) -> nn.Module:
         """LeNet-5 with its three gates."""

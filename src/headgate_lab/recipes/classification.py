@@ -45,6 +45,11 @@ class Classification(Recipe):
     def batch(self) -> int:
         """Images in a batch."""
 
+    @property
+    @abstractmethod
+    def architecture(self) -> Hashable:
+        """Recipes of equal architecture build the same network but for its width and weights."""
+
     @abstractmethod
     def build(self, width: float) -> nn.Module:
         """The network at a fraction of its width, its weights from torch's generator."""
@@ -116,16 +121,12 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
         torch.manual_seed(seed)
         dense = recipe.build(width)
     dense.to(example.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    key = (type(method), method.placement, width, _without_numbers(dense))
+    key = (type(method), method.placement, recipe.architecture, width)
     if key not in templates:
         templates[key] = method.attach(copy.deepcopy(dense), example)
     model = copy.deepcopy(templates[key])
     model.load_state_dict(dense.state_dict())
     return model
-
-
-def _without_numbers(model: nn.Module) -> Hashable:
-    return type(model), tuple((name, tuple(value.shape)) for name, value in model.state_dict().items())
 
 
 def _batches(recipe: Classification, train: Resident, seed: int) -> Batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,8 @@ def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_stay() -> None:
-    assert Job(LeNet("lenet5", "tanh", 0.0, "paper", 0.1), 0).name == "230079a04fe8"
-    assert Job(LeNet("lenet5", "sine", 0.0, "narrower", None, 7_000), 3).name == "47c4afd278cf"
+    assert Job(LeNet("lenet5", "tanh", 0.0, "paper", 0.1), 0).name == "8e0f810389b7"
+    assert Job(LeNet("lenet5", "sine", 0.0, "narrower", None, 7_000), 3).name == "ce2af563b338"
 
 
 def test_the_paper_s_tables_are_all_there() -> None:
@@ -45,7 +46,7 @@ def test_the_paper_s_tables_are_all_there() -> None:
 
 def test_every_method_runs_and_is_recorded(tmp_path: Path) -> None:
     recipes = [
-        LeNet("lenet5", "tanh", 0.0, "paper", 50.0, lr=0.3),
+        LeNet("lenet5", "tanh", 0.0, "paper", 50.0, sgd_lr=0.3),
         LeNet("lenet5", "sine", 0.05, "ours", 50.0),
         LeNet("lenet5", "tanh", 0.0, "narrower", None, 7_000),
         LeNet("lenet5-caffe", "relu", 0.0, "ours", 50.0),
@@ -68,3 +69,13 @@ def test_the_rate_falls_from_one_to_almost_nothing() -> None:
     assert rates[0] == 1.0
     assert rates == sorted(rates, reverse=True)
     assert 0 < rates[-1] < 0.03
+
+
+def test_networks_side_by_side_are_each_their_own() -> None:
+    recipes = [LeNet("lenet5", activation, 0.0, "narrower", None, 61_706) for activation in ("tanh", "sine")]  # type: ignore[arg-type]
+    jobs = [Job(replace(recipe, batch_size=32), 0) for recipe in recipes]
+    both: Any = LeNet.start(jobs, torch.device("cpu"))
+    alone = LeNet.start(jobs[1:], torch.device("cpu"))
+    assert both.epoch()[1] == alone.epoch()[0]
+    assert both.networks[0].model.activation is torch.tanh
+    assert both.networks[1].model.activation is torch.sin
