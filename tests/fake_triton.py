@@ -56,7 +56,7 @@ class Launcher:
         def launch(*args: Any) -> None:
             given = [Pointer(arg) if isinstance(arg, Tensor) else arg for arg in args]
             for tile in itertools.product(*map(range, grid)):
-                self.language.program_id = tile.__getitem__
+                vars(self.language)["program_id"] = tile.__getitem__
                 self.kernel(*given)
 
         return launch
@@ -65,8 +65,7 @@ class Launcher:
 def modules() -> dict[str, ModuleType]:
     """What to put into `sys.modules`."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
-    triton.jit = lambda kernel: Launcher(kernel, language)
-    triton.language = language
+    vars(triton).update(jit=lambda kernel: Launcher(kernel, language), language=language)
     names = {"arange": torch.arange, "load": load, "store": store, "sum": torch.sum, "constexpr": object}
     vars(language).update(names, int64=torch.int64, float32=torch.float32)
     return {"triton": triton, "triton.language": language}

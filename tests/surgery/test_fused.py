@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -86,9 +87,14 @@ def test_the_kernels_compute_what_plain_operations_compute(case: str, dtype: tor
 def test_whole_networks(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(product, "STACKED_BELOW", 0)
     dense, gated, x = pair(name, dtype=torch.float32)
-    used = []
+    used: list[str] = []
     launch = fused._launch
-    monkeypatch.setattr(fused, "_launch", lambda name, *args: (used.append(name), launch(name, *args)))
+
+    def watched(name: str, *args: Any) -> None:
+        used.append(name)
+        launch(name, *args)
+
+    monkeypatch.setattr(fused, "_launch", watched)
     square(gated(x)).backward()
     assert {"multiply", "go_back"} <= set(used)
     assert apart(gradients(gated), expected_gradients(dense, gated, square, x)) < 1e-4
@@ -158,7 +164,7 @@ def test_a_triton_that_does_not_work_is_said_once(nothing_tried: list[bool], mon
     def fails(*args: object) -> None:
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(fused, "_launch", fails)
     with pytest.warns(hg.HeadgateWarning, match="Triton does not work on cpu.*no C compiler"):
         assert not fused._works_on(torch.device("cpu"))
@@ -167,12 +173,12 @@ def test_a_triton_that_does_not_work_is_said_once(nothing_tried: list[bool], mon
 
 @pytest.mark.usefixtures("kernels")
 def test_nothing_is_tried_while_a_graph_is_captured(nothing_tried: list[bool], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     for capturing, works in ((True, False), (False, True), (True, True)):
         nothing_tried[0] = capturing
         assert fused._works_on(torch.device("cpu")) == works
 
 
 def test_without_triton_nothing_is_said(nothing_tried: list[bool], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not fused._works_on(torch.device("cpu"))
