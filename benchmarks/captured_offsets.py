@@ -12,8 +12,6 @@ compared, and the differences go to a JSON record.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +25,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, Optimizer
 
 import headgate as hg
-from headgate_lab.files import why_not_writable, write_whole
+from headgate_lab.files import why_not_writable
+from headgate_lab.records import device_name, write_record
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "checks" / "captured_offsets.json"
@@ -189,23 +188,12 @@ def compare(optimizer: str, config: Config, device: torch.device, seed: int) -> 
     }
 
 
-def check(config: Config, device: torch.device, seed: int, commit: str) -> dict[str, Any]:
-    """The record: all optimizers compared, with everything needed to repeat it."""
-    began = time.perf_counter()
+def check(config: Config, device: torch.device, seed: int) -> dict[str, Any]:
+    """All optimizers compared."""
     # The same kernels in both runs, in full precision: what is left is the effect of capturing.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    metrics = {name: compare(name, config, device, seed) for name in OPTIMIZERS}
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return {
-        "recipe": "captured_offsets",
-        "config": asdict(config),
-        "seed": seed,
-        "metrics": {"captured": device.type == "cuda", **metrics},
-        "environment": {"torch": torch.__version__, "device": where, "commit": commit},
-        "duration_s": round(time.perf_counter() - began, 2),
-        "headline": headline(metrics, config, where, device.type == "cuda"),
-    }
+    return {name: compare(name, config, device, seed) for name in OPTIMIZERS}
 
 
 def headline(metrics: dict[str, dict[str, Any]], config: Config, where: str, really: bool) -> str:
@@ -220,14 +208,6 @@ def headline(metrics: dict[str, dict[str, Any]], config: Config, where: str, rea
     )
 
 
-def current_commit() -> str:
-    """The commit that is checked out, or an exit that says what to give instead."""
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        sys.exit("captured_offsets: no commit to record here (git rev-parse HEAD failed); give one with --commit")
-    return asked.stdout.strip()
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the check, writes the record, and returns 0 if all runs agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -239,11 +219,23 @@ def main(arguments: list[str] | None = None) -> int:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     if obstacle := why_not_writable(given.out):
         parser.error(f"--out {given.out}: {obstacle}")
-    commit = given.commit or current_commit()
-    record = check(Config(), torch.device(given.device), given.seed, commit)
-    write_whole(given.out, (json.dumps(record, indent=2) + "\n").encode())
-    print(record["headline"])
-    return 0 if all(record["metrics"][name]["agree"] for name in OPTIMIZERS) else 1
+    start, config, device = time.perf_counter(), Config(), torch.device(given.device)
+    metrics = check(config, device, given.seed)
+    captured = device.type == "cuda"
+    result = headline(metrics, config, device_name(device.type), captured)
+    write_record(
+        given.out,
+        recipe="captured_offsets",
+        config=asdict(config),
+        metrics={"captured": captured, **metrics},
+        headline=result,
+        duration_s=time.perf_counter() - start,
+        device=device.type,
+        commit=given.commit,
+        seed=given.seed,
+    )
+    print(result)
+    return 0 if all(metric["agree"] for metric in metrics.values()) else 1
 
 
 if __name__ == "__main__":

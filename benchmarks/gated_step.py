@@ -41,7 +41,9 @@ def make_step(model: nn.Module, batch: int, device: str, mode: str) -> Callable[
     gated = bool(hg.gates(model))
     groups = hg.param_groups(model) if gated else [{"params": list(model.parameters())}]
     rate: Any = torch.tensor(0.05, device=device) if captured else 0.05
-    optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=5e-4, fused=captured)
+    # `fused=False` would not be the default: it rules the grouped kernels out that torch chooses by itself.
+    fused = True if captured else None
+    optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=5e-4, fused=fused)
 
     def step() -> None:
         optimizer.zero_grad()

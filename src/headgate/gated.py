@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from headgate.bank import Bank, InsertedGate, bank_of
 from headgate.errors import ArgumentError, GateError
 from headgate.gate import Gate, require_finite
+from headgate.masked import MaskedWeight
 from headgate.unmask import bake_inserted_
 
 AnyGate: TypeAlias = Gate | InsertedGate
@@ -27,9 +28,15 @@ def unwrap(model: nn.Module) -> nn.Module:
         ArgumentError: what was given is no module.
         GateError: the model or a part of it is sharded by FSDP, where no rank holds the gates whole.
     """
+    return _unwrap(model)[0]
+
+
+def _unwrap(model: nn.Module) -> tuple[nn.Module, set[type[nn.Module]]]:
+    """The user's own module, and the classes of all modules in the model."""
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
-    for kind in {type(module) for module in model.modules()}:
+    kinds = _kinds(model)
+    for kind in kinds:
         if any(base.__name__ in _SHARDED for base in kind.__mro__):
             raise GateError(f"{kind.__name__} shards its parameters, which gates do not support yet; use DDP")
     while True:
@@ -38,7 +45,19 @@ def unwrap(model: nn.Module) -> nn.Module:
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:
-            return model
+            return model, kinds
+
+
+def _kinds(root: nn.Module) -> set[type[nn.Module]]:
+    """The classes of all modules. `penalty` asks for them in every step, so this is faster than `modules`."""
+    seen, waiting = {root}, [root]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                if not isinstance(child, MaskedWeight):  # a leaf: there may be hundreds
+                    waiting.append(child)
+    return set(map(type, seen))
 
 
 def gates(model: nn.Module) -> dict[str, AnyGate]:
@@ -51,32 +70,39 @@ def gates(model: nn.Module) -> dict[str, AnyGate]:
         >>> gates(model)
         {'1': Gate(4, dim=1, fn='relu_tanh', scale='plain', floor=0)}
     """
-    root = unwrap(model)
-    placed: dict[str, AnyGate] = {
+    root, kinds = _unwrap(model)
+    bank = bank_of(root)
+    return {**_placed(root, kinds), **(bank.views() if bank else {})}
+
+
+def _placed(root: nn.Module, kinds: set[type[nn.Module]]) -> dict[str, Gate]:
+    """The hand-placed gates, by path. The classes of all modules tell if there are any."""
+    if not any(issubclass(kind, Gate) for kind in kinds):
+        return {}
+    return {
         ".".join(part for part in path.split(".") if part != "_orig_mod"): module
         for path, module in root.named_modules()
         if isinstance(module, Gate)
     }
-    bank = bank_of(root)
-    return placed if bank is None else {**placed, **bank.views()}
 
 
 def require_gates(model: nn.Module, operation: str) -> dict[str, AnyGate]:
     """`gates(model)`, or an error that names the operation that needs them."""
-    found = gates(model)
-    if not found:
-        raise GateError(
-            f"{operation}: {type(unwrap(model)).__name__} has no gates; insert_gates_(model, example) or place a Gate"
-        )
-    return found
+    return gates(model) or _no_gates(unwrap(model), operation)
 
 
 def require_owners(model: nn.Module, operation: str) -> dict[str, OffsetOwner]:
     """What holds the model's offsets: hand-placed gates by path, and the bank of inserted ones."""
-    found = require_gates(model, operation)
-    owners: dict[str, OffsetOwner] = {name: gate for name, gate in found.items() if isinstance(gate, Gate)}
-    bank = bank_of(unwrap(model))
-    return owners if bank is None else {**owners, "inserted gates": bank}
+    root, kinds = _unwrap(model)
+    bank = bank_of(root)
+    owners: dict[str, OffsetOwner] = {**_placed(root, kinds)}
+    if bank is not None:
+        owners["inserted gates"] = bank
+    return owners or _no_gates(root, operation)
+
+
+def _no_gates(root: nn.Module, operation: str) -> NoReturn:
+    raise GateError(f"{operation}: {type(root).__name__} has no gates; insert_gates_(model, example) or place a Gate")
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,15 @@ class MaskedWeight(nn.Module):
         self._links = (bank, shared)
         self.place = place
         self.sides = nn.ModuleList()
+        # Of all sides: the axes, and the gates side by side. Asked for in every step.
+        self.axes: tuple[int, ...] = ()
+        self.gates: tuple[int, ...] = ()
+
+    def add_(self, side: Side) -> None:
+        """Masks one more axis."""
+        self.sides.append(side)
+        self.axes += (side.axis,)
+        self.gates += side.gates
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight times its masks."""
@@ -101,16 +110,6 @@ class MaskedWeight(nn.Module):
         learns = torch.is_grad_enabled() and (weight.requires_grad or self._links[0].offset.requires_grad)
         return masked.requires_grad or not learns
 
-    @property
-    def gates(self) -> list[int]:
-        """The gates of all its sides, side by side."""
-        return [gate for side in self.sides for gate in cast(Side, side).gates]
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes that are masked."""
-        return tuple(cast(Side, side).axis for side in self.sides)
-
     def _fresh_vectors(self, offset: Tensor) -> list[Vectors]:
         bank = self._links[0]
         return [stacked_vectors([self], [bank.masks(range(gate, gate + 1), offset) for gate in self.gates])]
@@ -125,7 +124,9 @@ def stacked_vectors(group: Sequence[MaskedWeight], masks: Sequence[Tensor]) -> V
             count = len(cast(Side, side).gates)
             row.append(cast(Side, side).vector(masks[at : at + count]))
             at += count
-    return [(axis, torch.stack(row)) for axis, row in zip(group[0].axes, rows, strict=True)]
+    # Large weights come alone: one operation less for each.
+    stacked = (row[0].unsqueeze(0) if len(row) == 1 else torch.stack(row) for row in rows)
+    return list(zip(group[0].axes, stacked, strict=True))
 
 
 def _is_plain(bank: Bank) -> bool:
@@ -192,7 +193,7 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
     if not parametrize.is_parametrized(module, leaf):
         mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf))
         parametrize.register_parametrization(module, leaf, mask)
-    mask_on(module, leaf).sides.append(Side(bank, gates, index, axis))
+    mask_on(module, leaf).add_(Side(bank, gates, index, axis))
 
 
 def gated(root: nn.Module) -> Iterator[tuple[nn.Module, str]]:

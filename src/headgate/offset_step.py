@@ -52,7 +52,9 @@ def _step_alike_(optimizer: Optimizer, owners: list[OffsetOwner], rate: float, m
 
 
 def _flat(tensors: Sequence[Tensor | None]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors if tensor is not None])
+    """Laid end to end; a single one, the usual case, is not copied."""
+    pieces = [tensor.reshape(-1) for tensor in tensors if tensor is not None]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _write_(tensors: Sequence[Tensor], flat: Tensor) -> None:

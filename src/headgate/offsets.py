@@ -145,7 +145,8 @@ def _uncompiled(function: Callable[..., Any]) -> Any:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-    if not any(_holds_offsets(group) for group in optimizer.param_groups):
+    groups = [group for group in optimizer.param_groups if _holds_offsets(group)]
+    if not groups:
         return None
     if isinstance(optimizer, LBFGS):
         raise OptimizerError(
@@ -155,23 +156,23 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any
     _hidden.pop(optimizer, None)  # of a step that failed
     given = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if not callable(given):
-        _move_offsets_(optimizer)
+        _move_offsets_(optimizer, groups)
         return None
     # The gradients to move by are not there yet; hidden all the same, since some (SAM) move parameters before they
     # call the closure.
-    _move_offsets_(optimizer, only_hide=True)
-    closure = _then_move_offsets(given, optimizer)
+    _move_offsets_(optimizer, groups, only_hide=True)
+    closure = _then_move_offsets(given, optimizer, groups)
     return (args, {**kwargs, "closure": closure}) if "closure" in kwargs else ((args[0], closure, *args[2:]), kwargs)
 
 
-def _then_move_offsets(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+def _then_move_offsets(closure: Callable[[], Any], optimizer: Optimizer, groups: list[ParamGroup]) -> Callable[[], Any]:
     moved, give_back, move = False, _uncompiled(_give_back_), _uncompiled(_move_offsets_)
 
     def moving() -> Any:
         nonlocal moved
         give_back(optimizer)
         loss = closure()
-        move(optimizer, only_hide=moved)
+        move(optimizer, groups, only_hide=moved)
         moved = True  # some optimizers evaluate the closure more than once a step
         return loss
 
@@ -190,15 +191,16 @@ def _give_back_(optimizer: Optimizer) -> None:
 
 def _holds_offsets(group: ParamGroup) -> bool:
     """Whether the group says so or, should a loaded checkpoint have dropped the words, one of its parameters does."""
-    return "offset_update" in group or any(_owner(parameter) is not None for parameter in group["params"])
+    if "offset_update" in group:
+        return True
+    held = set(map(id, group["params"]))
+    return any(number in held and id(gate.offset) == number for number, gate in list(_gate_of.items()))
 
 
-def _move_offsets_(optimizer: Optimizer, only_hide: bool = False) -> None:
-    """Moves the offsets of all bounded groups, and hides from the optimizer what it must not move."""
+def _move_offsets_(optimizer: Optimizer, groups: list[ParamGroup], only_hide: bool = False) -> None:
+    """Moves the offsets of those groups that are bounded, and hides from the optimizer what it must not move."""
     hidden = _hidden.setdefault(optimizer, [])
-    for group in optimizer.param_groups:
-        if not _holds_offsets(group):
-            continue
+    for group in groups:
         bounded = _update_rule(optimizer, group) == "bounded"
         owners = [_owner_in_group(optimizer, offset) for offset in group["params"]]
         owners = [owner for owner in owners if owner.offset.grad is not None]

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from headgate import fused
+
 # The masked axes of a stack of weights, counted in one weight, and the mask vectors along each, shape (stack, axis).
 Vectors: TypeAlias = list[tuple[int, Tensor]]
 
@@ -67,8 +69,7 @@ class _MaskWeights(torch.autograd.Function):
         masked: list[Tensor] = list(weights)
         with torch.no_grad():
             for group, one in zip(groups, ctx.vectors, strict=True):
-                stack = _stacked([weights[number] for number in group])
-                for number, result in zip(group, _product_for_autocast(stack, one).unbind(0), strict=True):
+                for number, result in zip(group, _masked([weights[number] for number in group], one), strict=True):
                     masked[number] = result
         return tuple(masked)
 
@@ -80,17 +81,15 @@ class _MaskWeights(torch.autograd.Function):
         received: list[Tensor] = []
         passed: list[Tensor | None] = [None] * len(gradients)
         for group, vectors in zip(ctx.groups, ctx.vectors, strict=True):
-            stack = _stacked_gradients([gradients[number] for number in group], ctx.weights[group[0]])
-            if stack is None:
+            given = [gradients[number] for number in group]
+            found = _went_back(given, [ctx.weights[number] for number in group], _values(vectors))
+            if found is None:
                 continue
-            # Under autocast gradients arrive in its dtype, and go on in the weight's.
-            through = product(stack, _values(vectors), ctx.weights[group[0]].dtype)
-            for number, result in zip(group, through.unbind(0), strict=True):
+            for number, result in zip(group, found[0], strict=True):
                 wanted = ctx.needs_input_grad[number + 3] and gradients[number] is not None
                 passed[number] = result if wanted else None
-            slopes = stack * _stacked([ctx.weights[number] for number in group])
             outputs += [vector for _, vector in vectors]
-            received += _vector_gradients(slopes, vectors)
+            received += found[1]
         if not outputs or not ctx.needs_input_grad[0]:
             return None, None, None, *passed
         (offset,) = torch.autograd.grad(outputs, ctx.offset, received, retain_graph=True)
@@ -113,15 +112,42 @@ def _differentiable_backward(ctx: Any, gradients: Sequence[Tensor | None]) -> tu
     return slope, None, None, *passed
 
 
-def _product_for_autocast(stack: Tensor, vectors: Vectors) -> Tensor:
-    """The product, in the dtype of autocast where that is on: one pass over memory instead of two."""
-    kind = stack.device.type
-    if stack.dtype != torch.float32 or stack.dim() < 3 or not torch.is_autocast_enabled(kind):
-        return product(stack, vectors)
-    *first, last = vectors
-    stack = product(stack, first)
-    result = torch.empty_like(stack, dtype=torch.get_autocast_dtype(kind))
-    return torch.mul(stack, _along(last[1].to(stack.dtype), last[0], stack.dim()), out=result)
+def _masked(weights: list[Tensor], vectors: Vectors) -> Sequence[Tensor]:
+    """Weights that are multiplied together, times their vectors; in the dtype of autocast where that is on."""
+    first = weights[0]
+    dtype, kind = first.dtype, first.device.type
+    if dtype == torch.float32 and first.dim() > 1 and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    if how := fused.plan(weights, vectors):
+        return [fused.multiply(first, _lone(vectors), how, dtype)]
+    stack = _stacked(weights)
+    if dtype == first.dtype:
+        return product(stack, vectors).unbind(0)
+    # One pass over memory instead of two.
+    *others, (axis, vector) = vectors
+    stack = product(stack, others)
+    result = torch.empty_like(stack, dtype=dtype)
+    return torch.mul(stack, _along(vector.to(stack.dtype), axis, stack.dim()), out=result).unbind(0)
+
+
+def _went_back(
+    gradients: Sequence[Tensor | None], weights: list[Tensor], vectors: Vectors
+) -> tuple[Sequence[Tensor], list[Tensor]] | None:
+    """The gradients of weights that were multiplied together, and of their vectors; None if no weight was used."""
+    stack = _stacked_gradients(gradients, weights[0])
+    if stack is None:
+        return None
+    if how := fused.plan(weights, vectors):
+        passed, sums = fused.go_back(stack[0], weights[0], _lone(vectors), how)
+        return [passed], [one.unsqueeze(0).to(vector.dtype) for one, (_, vector) in zip(sums, vectors, strict=True)]
+    # Under autocast gradients arrive in its dtype, and go on in the weight's.
+    through = product(stack, vectors, weights[0].dtype)
+    return through.unbind(0), _vector_gradients(stack * _stacked(weights), vectors)
+
+
+def _lone(vectors: Vectors) -> list[Tensor]:
+    """The vectors of the only weight of a stack."""
+    return [vector[0] for _, vector in vectors]
 
 
 def _values(vectors: Vectors) -> Vectors:
@@ -133,7 +159,7 @@ def _vector_gradients(slopes: Tensor, vectors: Vectors) -> list[Tensor]:
     """The gradient of each vector: gradient times weight, times the other vectors, summed over all other axes."""
     found = []
     for number, (axis, vector) in enumerate(vectors):
-        others = _values([*vectors[:number], *vectors[number + 1 :]])
+        others = [*vectors[:number], *vectors[number + 1 :]]
         found.append(_sum_but(product(slopes, others), axis + 1).to(vector.dtype))
     return found
 
