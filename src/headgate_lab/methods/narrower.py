@@ -39,16 +39,17 @@ def widest(build: Build, params: int) -> float:
         ValueError: even the narrowest network has more.
     """
     low, high = 1, STEPS
-    if _size(build, low / STEPS) > params:
+    if size(build, low / STEPS) > params:
         raise ValueError(
-            f"a uniformly narrower network has at least {_size(build, low / STEPS):,} parameters, not {params:,}"
+            f"a uniformly narrower network has at least {size(build, low / STEPS):,} parameters, not {params:,}"
         )
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _size(build, middle / STEPS) <= params else (low, middle - 1)
+        low, high = (middle, high) if size(build, middle / STEPS) <= params else (low, middle - 1)
     return low / STEPS
 
 
-def _size(build: Build, width: float) -> int:
+def size(build: Build, width: float) -> int:
+    """Parameters of the network at a fraction of its width."""
     with torch.random.fork_rng(devices=[]):
         return sum(parameter.numel() for parameter in build(width).parameters())

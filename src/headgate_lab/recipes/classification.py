@@ -11,12 +11,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+import headgate as hg
 from headgate_lab.data.images import Images, Normalisation
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.job import Job, Metrics, Recipe, Training
 from headgate_lab.engine.network import Network, Optimization, accuracy
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.methods.contract import Method
+from headgate_lab.methods.narrower import size
 
 
 @dataclass(frozen=True)
@@ -91,17 +93,31 @@ class Classification(Recipe):
         ]
 
         def finish(number: int, network: Network) -> Metrics:
-            return results(network.model, recipes[number].pruning(), test, example)
+            recipe = recipes[number]
+            return results(network.model, recipe.pruning(), size(recipe.build, 1.0), test, example)
 
         return SideBySide(networks, finish)
 
 
-def results(model: nn.Module, method: Method, test: Resident, example: Tensor) -> Metrics:
-    """Test accuracy and size, both of the network with everything closed physically removed."""
+def results(model: nn.Module, method: Method, full: int, test: Resident, example: Tensor) -> Metrics:
+    """Test accuracy and size, also against `full` parameters, of the network with everything closed removed.
+
+    A network with a layer of which nothing is left has died: it has no size.
+    """
     model.eval()
-    small = method.small(model, example)
-    params = sum(parameter.numel() for parameter in small.parameters())
-    return {"accuracy": accuracy(small, test), "accuracy_before": accuracy(model, test), "params": params}
+    before = accuracy(model, test)
+    try:
+        small = method.small(model, example)
+    except hg.ArgumentError:
+        return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
+    left = sum(parameter.numel() for parameter in small.parameters())
+    return {
+        "accuracy": accuracy(small, test),
+        "accuracy_before": before,
+        "params": left,
+        "pruned": 100 * (1 - left / full),
+        "dead": 0,
+    }
 
 
 def _of(job: Job) -> Classification:

@@ -46,7 +46,7 @@ def test_the_paper_s_tables_are_all_there() -> None:
 
 def test_every_method_runs_and_is_recorded(tmp_path: Path) -> None:
     recipes = [
-        LeNet("lenet5", "tanh", 0.0, "paper", 50.0, sgd_lr=0.3),
+        LeNet("lenet5", "tanh", 0.0, "paper", 0.7),
         LeNet("lenet5", "sine", 0.05, "ours", 50.0),
         LeNet("lenet5", "tanh", 0.0, "narrower", None, 7_000),
         LeNet("lenet5-caffe", "relu", 0.0, "ours", 50.0),
@@ -79,3 +79,11 @@ def test_networks_side_by_side_are_each_their_own() -> None:
     assert both.epoch()[1] == alone.epoch()[0]
     assert both.networks[0].model.activation is torch.tanh
     assert both.networks[1].model.activation is torch.sin
+
+
+def test_a_dead_network_is_recorded_as_such(tmp_path: Path) -> None:
+    job = Job(LeNet("lenet5", "tanh", 0.0, "paper", 500.0, length=1, batch_size=8), 0)
+    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
+    assert run([job], place, Lines()) == []
+    (record,) = read_runs(tmp_path, "lenet")
+    assert (record["metrics"]["final"]["dead"], record["metrics"]["final"]["params"]) == (1, None)
