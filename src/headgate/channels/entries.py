@@ -121,8 +121,10 @@ class _Search:
             named = [self._names[one] for one in node.all_input_nodes[1:] if one in self._names]
             return (named[0], 0) if named else None
         if rule in _READERS and len(node.all_input_nodes) > 1:
-            name = self._names.get(node.all_input_nodes[1])
-            return None if name is None else (name, 1)
+            weight = node.all_input_nodes[1]
+            axis = 1 if int(self._walk.bound(node).get("groups", 1)) == 1 else 0
+            if weight in self._names and self._walk.values[weight].shape[axis] > 1:
+                return self._names[weight], axis
         return None
 
     def _opens_a_branch(self, node: Node) -> bool:

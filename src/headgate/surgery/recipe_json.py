@@ -46,12 +46,12 @@ def recipe_from_json(data: Any) -> Recipe:
         tuple(
             Cut(name, _axis(axis, name), _ranges(kept, name))
             for name, axes in mapping(given["cuts"], "cuts").items()
-            for axis, kept in mapping(axes, f"cuts of {name}").items()
+            for axis, kept in _filled(axes, f"cuts of {name}").items()
         ),
         tuple(
             Resize(path, attribute, integer(value, f"{path}.{attribute}"))
             for path, attributes in mapping(given["sizes"], "sizes").items()
-            for attribute, value in mapping(attributes, f"sizes of {path}").items()
+            for attribute, value in _filled(attributes, f"sizes of {path}").items()
         ),
         tuple(_write(path, data) for path, data in mapping(given["writes"], "writes").items()),
         strings(given["gone"], "gone"),
@@ -84,6 +84,13 @@ def mapping(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecipeError(f"{_short(where)} should be a mapping, not {_short(data)}")
     return data
+
+
+def _filled(data: Any, where: str) -> dict[str, Any]:
+    """A JSON object that says something: an empty one is not what we write."""
+    if not (given := mapping(data, where)):
+        raise RecipeError(f"{_short(where)} is empty")
+    return given
 
 
 def integer(data: Any, where: str) -> int:
