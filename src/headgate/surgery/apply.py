@@ -172,11 +172,12 @@ def _check_write(write: Write, modules: dict[str, nn.Module], recipe: Recipe, te
 def _check_read(read: Read, modules: dict[str, nn.Module], recipe: Recipe, tensors: dict[str, Tensor]) -> None:
     """The layer's inputs are as many as it picks, and a stream is never wider than it was."""
     stem = f"{read.path}." if read.path else ""
-    carrier = next((name for leaf in ("weight", "running_mean") if (name := f"{stem}{leaf}") in tensors), None)
+    shapes = recipe.cut_shapes()
+    carrier = next((name for leaf in ("weight", "running_mean") if (name := f"{stem}{leaf}") in shapes), None)
     if read.path not in modules or not can_gather(modules[read.path]) or carrier is None:
         raise RecipeError(f"the recipe lets {read.path!r} pick its inputs, which is no layer that can")
     axis = min(1, tensors[carrier].dim() - 1)
-    inputs, left = tensors[carrier].shape[axis], recipe.cut_shapes()[carrier][axis]
+    inputs, left = tensors[carrier].shape[axis], shapes[carrier][axis]
     _check_ranges(read.places, read.width, f"the recipe's places of {read.path}")
     if read.width > inputs or count(read.places) != left:
         raise RecipeError(

@@ -176,10 +176,11 @@ def _without_constants(root: nn.Module, plan: Plan, keep: Keep) -> nn.Module:
 def _warn_of_difference(gated: nn.Module, small: nn.Module, example: Example, dropped: list[str]) -> None:
     expected, got = _both_outputs(gated, small, example)
     if (error := largest_error(expected, got)) > _tolerance(small, expected):
+        others = f" and {len(dropped) - 3} more" if len(dropped) > 3 else ""
         warnings.warn(
-            f"compact: gates before a norm are not removed exactly (placement='before_norm'): {dropped[0]} and "
-            f"{len(dropped) - 1} more closed channels that still left their norms as constants, and these are dropped. "
-            f"On the example the outputs differ by {error:.1e} of their size",
+            f"compact: what gates before a norm have closed is not removed exactly (placement='before_norm'): it left "
+            f"the norm as constants, which are dropped ({', '.join(dropped[:3])}{others}). On the example the outputs "
+            f"differ by {error:.1e} of their size",
             HeadgateWarning,
             stacklevel=4,
         )
