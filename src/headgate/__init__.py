@@ -5,6 +5,7 @@ A gate learns one number, its offset, that decides how many units of a layer sta
 
 from headgate.bank import InsertedGate
 from headgate.channels.groups import Branch, Group, Plan, find_groups
+from headgate.channels.readers import Reader
 from headgate.cost import Cost, cost
 from headgate.errors import (
     ArgumentError,
@@ -48,6 +49,7 @@ __all__ = [
     "MissingPackageError",
     "OptimizerError",
     "Plan",
+    "Reader",
     "RecipeError",
     "ShapeError",
     "Status",

@@ -1,4 +1,4 @@
-"""Arguments that must be a number: taken as one, or refused by name."""
+"""Arguments that must be a number or a truth value: taken as one, or refused by name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise ArgumentError(f"{name}={value!r} is not a whole number") from None
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """The value, if it is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}={value!r} must be True or False")
+    return value
 
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:

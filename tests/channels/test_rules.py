@@ -35,7 +35,7 @@ class Desk:
         node = cast(torch.fx.Node, None)
         parameters = frozenset({"w", "v", "b"})
         return RULES.get(operation, pointwise)(
-            Step(self.ledger, operation, "path", arguments, shapes, {}, node, parameters)
+            Step(self.ledger, operation, "path", arguments, shapes, {}, node, parameters, [])
         )
 
     def units(self, name: str, axis: int = 0) -> list[int]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import headgate as hg
+from headgate.channels.readers import Reader
 from headgate.channels.trace import Example
 from headgate.surgery.insert import _writable
 from headgate.surgery.keep import chosen, sites
@@ -104,7 +105,7 @@ def test_a_random_network_is_exact_or_refused(drawn: list[tuple[str, int, int]],
     model = randomise_(Random(latest(drawn)), seed)
     dense = outputs(model, EXAMPLE)
     try:
-        hg.insert_gates_(model, EXAMPLE, floor=1, order=f"random:{seed}")
+        hg.insert_gates_(model, EXAMPLE, floor=1, order=f"random:{seed}", readers=True)
     except hg.GateError:
         return
     assert all(map(torch.equal, dense, outputs(model, EXAMPLE)))
@@ -119,12 +120,14 @@ def test_a_random_network_is_exact_or_refused(drawn: list[tuple[str, int, int]],
 @given(steps, st.integers(0, 99))
 def test_shrink_equals_the_silenced_model(drawn: list[tuple[str, int, int]], seed: int) -> None:
     model, given_example = Random(latest(drawn)), Example.of(EXAMPLE)
-    plan = proven(model, given_example, _writable(model, hg.find_groups(model, EXAMPLE)))
+    plan = proven(model, given_example, _writable(model, hg.find_groups(model, EXAMPLE, readers=True)))
     generator = torch.Generator().manual_seed(seed)
-    keep = {}
+    keep: dict[str, Tensor] = {}
     for site in sites(plan).values():
         keep[site.name] = torch.rand(site.size, generator=generator) > 0.5
         keep[site.name][int(torch.randint(site.size, (), generator=generator))] = True
+        if isinstance(site, Reader) and site.group in keep:
+            keep[site.name] |= keep[site.group]
     silenced = randomised(model, seed)
     silence_(silenced, plan, chosen(plan, keep))
     small = hg.shrink(silenced, plan, keep)

@@ -13,7 +13,7 @@ from torch import nn
 
 from headgate.errors import RecipeError
 from headgate.surgery.apply import apply_recipe_
-from headgate.surgery.recipe import Cut, Recipe, Resize, Write, fingerprint, named_tensors, recipe_on
+from headgate.surgery.recipe import Cut, Read, Recipe, Resize, Write, fingerprint, named_tensors, recipe_on
 from headgate.surgery.recipe_json import recipe_from_json, recipe_to_json
 from tests.small_nets import Residual, Tied, compacted, small_residual
 
@@ -52,6 +52,15 @@ class TestRefusal:
         ({"writes": (Write("0", ((0, 4),), 4, 99),)}, "axis 99"),
         ({"writes": (Write("0", ((0, 3),), 4, 1),)}, "writes 4 outputs of 0 into 3 places"),
         ({"writes": (Write("0", ((0, 5),), 4, 1),)}, "outside"),
+        ({"reads": (Read("1", ((0, 4),), 4),)}, "no layer that can"),
+        ({"reads": (Read("9", ((0, 4),), 4),)}, "no layer that can"),
+        ({"reads": (Read("0.__init__", ((0, 3),), 3),)}, "no layer that can"),
+        ({"reads": (Read("", ((0, 3),), 3),)}, "no layer that can"),
+        ({"reads": (Read("0", ((0, 3),), 2**40),)}, "pick 3 of 1099511627776 channels; it had 3 inputs"),
+        ({"reads": (Read("0", ((0, 2),), 3),)}, "pick 2 of 3 channels; it had 3 inputs, of which the cuts leave 3"),
+        ({"reads": (Read("0", ((0, 4),), 3),)}, "outside"),
+        ({"reads": (Read("0", (), 3),)}, "keeps nothing"),
+        ({"reads": (Read("0", ((2, 3), (0, 2)), 3),)}, "ascending"),
         ({"gone": ("",)}, "removes the block"),
         ({"gone": ("5",)}, "removes the block"),
         ({"gone": ("0.__dict__",)}, "removes the block"),
@@ -107,7 +116,7 @@ class TestJson:
     def test_anything_else_is_refused_in_words(self, value: object, data: st.DataObject):
         """Random JSON in place of a whole recipe, and in place of any one of its parts."""
         whole = recipe_to_json(Recipe((("a", (4, 4)),), (Cut("a", 0, ((0, 2),)),), (Resize("", "groups", 1),),
-                                      (Write("a", ((0, 1),), 2, 1),), ("b",)))  # fmt: skip
+                                      (Write("a", ((0, 1),), 2, 1),), ("b",), (Read("a", ((0, 1),), 2),)))  # fmt: skip
         path = data.draw(st.sampled_from(["whole", *whole]))
         candidate = value if path == "whole" else {**whole, path: value}
         try:
@@ -116,6 +125,14 @@ class TestJson:
             assert len(str(error)) < 500
         else:
             assert recipe_to_json(accepted) == candidate
+
+    @pytest.mark.parametrize("place", ["places", "width", "channel_dim", "code"])
+    def test_a_reader_is_its_places_and_a_width(self, place: str):
+        whole = recipe_to_json(Recipe((("a", (4, 4)),), reads=(Read("a", ((0, 1),), 2),)))
+        assert whole["reads"] == {"a": {"places": [0, 1], "width": 2}}
+        for wrong in ({**whole["reads"]["a"], place: "x"}, {place: 1}):
+            with pytest.raises(RecipeError):
+                recipe_from_json({**whole, "reads": {"a": wrong}})
 
     @pytest.mark.parametrize("number", [True, -1, 1.0, pytest.param(10**5000, id="huge"), "1", None, float("nan")])
     def test_only_plain_numbers_are_sizes(self, number: object):

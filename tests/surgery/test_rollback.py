@@ -15,7 +15,7 @@ import headgate as hg
 from headgate import bank, masked, unmask
 from headgate.channels.trace import Example
 from headgate.surgery import compact as compact_module
-from headgate.surgery import insert
+from headgate.surgery import insert, placement
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import proven
 from tests.surgery.gated_nets import inserted, move_
@@ -112,7 +112,7 @@ def analysed() -> tuple[nn.Module, Any]:
 @pytest.fixture
 def mixed(analysed: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     model, plan = analysed
-    monkeypatch.setattr(insert, "find_groups", lambda *_: plan)
+    monkeypatch.setattr(insert, "find_groups", lambda *_, **__: plan)
     monkeypatch.setattr(insert, "proven", lambda *_: plan)
     return copy.deepcopy(model)
 
@@ -153,8 +153,8 @@ STAGES: list[tuple[Any, str, int]] = [
     (bank, "guarded", 2),
     (bank, "guarded", 5),
     (insert, "attach_", 0),
-    (insert, "put_mask_on_", 0),
-    (insert, "put_mask_on_", 2),
+    (placement, "put_mask_on_", 0),
+    (placement, "put_mask_on_", 2),
     (masked, "Side", 1),
     (parametrize, "register_parametrization", 1),
     (parametrize, "_inject_new_class", 0),

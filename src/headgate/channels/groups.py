@@ -21,8 +21,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from headgate.arguments import true_or_false
+from headgate.channels.entries import View, view_of
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs
+from headgate.channels.readers import Reader, found_readers
 from headgate.channels.rules.step import MADE
 from headgate.channels.trace import Example, Walk, aliases
 from headgate.channels.values import Origin
@@ -94,6 +97,7 @@ class Plan:
     refusals: tuple[Refusal, ...]
     axes: Mapping[Axis, tuple[int, ...]]
     widths: Mapping[str, tuple[int, ...]]
+    readers: tuple[Reader, ...] = ()
 
     @property
     def size(self) -> int:
@@ -101,7 +105,7 @@ class Plan:
         return sum(group.size for group in self.groups)
 
     def without(self, reasons: Mapping[str, str]) -> Plan:
-        """The plan after these groups, by name, have turned out to stay."""
+        """The plan after these sites, by name, have turned out to stay."""
         if not reasons:
             return self
         groups: list[Group] = []
@@ -121,8 +125,13 @@ class Plan:
             if branch.name in reasons:
                 obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
                 refusals.append(Refusal(branch.sliced, branch.size, (obstacle,)))
+        for reader in self.readers:
+            if reader.name in reasons:
+                obstacle = Obstacle(reader.path, "trial", reasons[reader.name])
+                refusals.append(Refusal(reader.masked, reader.size, (obstacle,)))
         branches = tuple(branch for branch in self.branches if branch.name not in reasons)
-        return Plan(tuple(groups), branches, tuple(refusals), _with_units(axes), _with_units(widths))
+        readers = tuple(reader for reader in self.readers if reader.name not in reasons)
+        return Plan(tuple(groups), branches, tuple(refusals), _with_units(axes), _with_units(widths), readers)
 
     def __str__(self) -> str:
         rows = [("group", "units", "written by", "read by")]
@@ -141,25 +150,42 @@ class Plan:
                 (branch.name, str(branch.size), branch.group or "channels that stay") for branch in self.branches
             ]
             text += "\n\n" + _table(writes)
+        if self.readers:
+            reads = [("reader", "units", "reads from", "through")]
+            for reader in self.readers:
+                row = (reader.group or "channels that stay", _listed(reader.masked))
+                reads.append((reader.name, str(reader.size), *row))
+            text += "\n\n" + _table(reads)
         return text
 
 
-def find_groups(model: nn.Module, example: Any) -> Plan:
+def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Plan:
     """Analyses which channels of `model` can be removed together. The model is left as it is.
 
     Args:
         model: any module. Of one that `torch.export` cannot trace, the largest parts that it can are analysed.
         example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        readers: whether to look for the entries of residual branches too, which can read fewer channels than their
+            stream has; entries that cannot are among what stays.
+
+    Raises:
+        ArgumentError: `readers` is neither True nor False.
+        TraceError: `torch.export` can trace neither the model nor a part of it.
     """
+    readers = true_or_false("readers", readers)
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
+    views: list[View] = []
     for program in graphs(model, Example.of(example)):
-        Walk(ledger, names, parameters, widths).run(program)
-    return _plan(ledger.solve(), widths, names)
+        walk = Walk(ledger, names, parameters, widths)
+        walk.run(program)
+        if readers:
+            views.append(view_of(program, walk, model))
+    return _plan(ledger.solve(), widths, names, views)
 
 
-def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:
+def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: list[View]) -> Plan:
     where = _axes_of_units(solution)
     prunable: dict[frozenset[Axis], list[int]] = {}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
@@ -176,12 +202,15 @@ def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) 
         del prunable[axes]
     groups, numbers = _numbered(prunable, solution, list(names))
     numbered = {axis: _renumber(units.tolist(), numbers) for axis, units in solution.axes.items()}
+    readers, unread = found_readers(views, solution, numbers, groups)
+    cannot_gather = (Refusal((axis,), len(solution.axes[axis]), (obstacle,)) for axis, obstacle in unread)
     return Plan(
         groups,
         tuple(_branch(origin, solution, numbers, groups) for origin in solution.branches),
-        tuple(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()),
+        (*(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()), *cannot_gather),
         _with_units({axis: units for axis, units in numbered.items() if not axis[0].startswith(MADE)}),
         _with_units({path: _renumber(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}),
+        readers,
     )
 
 

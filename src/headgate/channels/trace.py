@@ -130,10 +130,13 @@ class Walk:
         self, ledger: Ledger, names: dict[str, str], parameters: frozenset[str], widths: dict[str, Tensor]
     ) -> None:
         self._ledger = ledger
-        self._names = names
         self._parameters = parameters
         self._widths = widths
-        self._values: dict[torch.fx.Node, Any] = {}
+        self.names = names
+        self.values: dict[torch.fx.Node, Any] = {}
+        # The bit of each layer in histories, and the own layers of every residual branch.
+        self.bits: dict[torch.fx.Node, int] = {}
+        self.residuals: list[int] = []
         self._layers = 0
 
     def run(self, program: ExportedProgram) -> None:
@@ -141,11 +144,11 @@ class Walk:
         inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         for node in program.graph.nodes:
             if node.op == "placeholder":
-                self._values[node] = self._input(node, inputs[node.name])
+                self.values[node] = self._input(node, inputs[node.name])
             elif node.op == "call_function":
-                self._values[node] = self._call(node)
+                self.values[node] = self._call(node)
             elif node.op == "get_attr":
-                self._values[node] = None
+                self.values[node] = None
         outputs = next(node for node in program.graph.nodes if node.op == "output").args[0]
         for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
             self._finish(spec, node)
@@ -155,8 +158,8 @@ class Walk:
         named = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
         if shape is None or not named or spec.target is None:
             return None if shape is None else Value(shape, history=INPUT if spec.kind is InputKind.USER_INPUT else 0)
-        name = self._names.get(spec.target, spec.target)
-        if spec.kind is InputKind.CONSTANT_TENSOR and spec.target not in self._names:
+        name = self.names.get(spec.target, spec.target)
+        if spec.kind is InputKind.CONSTANT_TENSOR and spec.target not in self.names:
             return Value(shape)
         return self._named(name, shape)
 
@@ -170,16 +173,17 @@ class Walk:
 
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
-            container, number = self._values[cast(torch.fx.Node, node.args[0])], cast(int, node.args[1])
+            container, number = self.values[cast(torch.fx.Node, node.args[0])], cast(int, node.args[1])
             value = container[number] if isinstance(container, (tuple, list)) else None
             return replace(value, shared=len(node.users) > 1) if isinstance(value, Value) else value
-        name = _operation(node.target)
+        name = operation_name(node.target)
         rule = rule_for(node.target, name)
         result = node.meta.get("val")
         shapes = tuple(map(_shape, result)) if isinstance(result, (tuple, list)) else (_shape(result),)
         step = Step(
-            self._ledger, name, _module_path(node), self._bind(node), shapes, self._widths, node, self._parameters
-        )
+            self._ledger, name, module_path(node), self.bound(node), shapes, self._widths, node, self._parameters,
+            self.residuals,
+        )  # fmt: skip
         value = rule(step)
         values = tuple(self._aged(one, step) for one in (value if isinstance(value, tuple) else (value,)))
         if isinstance(result, (tuple, list)):
@@ -195,6 +199,7 @@ class Walk:
         if any(argument.source is not None for argument in arguments):
             self._layers += 1
             history |= 1 << self._layers
+            self.bits.setdefault(step.node, 1 << self._layers)
         origin = value.origin
         if origin is None and step.operation in ZERO_TO_ZERO:
             origins = [a.origin for a in arguments if a.origin is not None]
@@ -202,7 +207,7 @@ class Walk:
             origin = origins[0] if len(origins) == 1 and whole else None
         return replace(value, history=history, origin=origin)
 
-    def _bind(self, node: torch.fx.Node) -> dict[str, Any]:
+    def bound(self, node: torch.fx.Node) -> dict[str, Any]:
         """Arguments by name, nodes replaced by their values, defaults filled in."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
@@ -214,19 +219,19 @@ class Walk:
 
     def _resolve(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
-            return self._values[argument]
+            return self.values[argument]
         if isinstance(argument, (list, tuple)):
             return [self._resolve(item) for item in argument]
         return argument
 
     def _finish(self, spec: Any, node: Any) -> None:
-        value = self._values.get(node) if isinstance(node, torch.fx.Node) else None
+        value = self.values.get(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(value, Value):
             return
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            self._overwritten(self._names.get(spec.target, spec.target), value)
+            self._overwritten(self.names.get(spec.target, spec.target), value)
             return
-        obstacle = Obstacle(_module_path(node), "output", "the model returns it")
+        obstacle = Obstacle(module_path(node), "output", "the model returns it")
         for field in value.fields:
             self._ledger.stay(field, obstacle)
 
@@ -246,12 +251,12 @@ def _shape(result: Any) -> tuple[int, ...] | None:
     return tuple(int(size) for size in result.shape) if isinstance(result, Tensor) else None
 
 
-def _operation(target: Any) -> str:
+def operation_name(target: Any) -> str:
     """The bare name of an ATen operation; others keep their full name, which no rule has."""
     name = str(target)
     return name.split(".")[1] if name.startswith("aten.") else name
 
 
-def _module_path(node: torch.fx.Node) -> str:
+def module_path(node: torch.fx.Node) -> str:
     """The path of the innermost module whose forward made this node."""
     return (module_paths(node) or [""])[-1]

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from headgate.errors import RecipeError
-from headgate.layers import can_write_back, write_back_
+from headgate.layers import can_gather, can_write_back, gather_, write_back_
 from headgate.surgery.recipe import (
     RECIPE,
     SIZES,
     Cut,
     Ranges,
+    Read,
     Recipe,
     Resize,
     Write,
@@ -40,6 +41,9 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     modules = _modules(model)
     for size in recipe.sizes:
         setattr(modules[size.path], size.attribute, size.value)
+    for read in recipe.reads:
+        module = modules[read.path]
+        gather_(module, indices_of(read.places).to(_first_tensor(module).device), read.width)
     for write in recipe.writes:
         module = modules[write.path]
         places = indices_of(write.places).to(next(module.parameters()).device)
@@ -47,6 +51,10 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     for path in recipe.gone:
         model.set_submodule(path, nn.Identity())
     setattr(model, RECIPE, whole)
+
+
+def _first_tensor(module: nn.Module) -> Tensor:
+    return next(iter((*module.parameters(), *module.buffers())))
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -104,6 +112,8 @@ def check_recipe(model: nn.Module, recipe: Recipe) -> None:
         _check_size(size, modules)
     for write in recipe.writes:
         _check_write(write, modules, recipe, tensors)
+    for read in recipe.reads:
+        _check_read(read, modules, recipe, tensors)
     for path in recipe.gone:
         if not path or path not in modules:
             raise RecipeError(f"the recipe removes the block {path!r}, which the model does not have")
@@ -157,3 +167,20 @@ def _check_write(write: Write, modules: dict[str, nn.Module], recipe: Recipe, te
     left = recipe.cut_shapes()[weight][0]
     if count(write.places) != left:
         raise RecipeError(f"the recipe writes {left} outputs of {write.path} into {count(write.places)} places")
+
+
+def _check_read(read: Read, modules: dict[str, nn.Module], recipe: Recipe, tensors: dict[str, Tensor]) -> None:
+    """The layer's inputs are as many as it picks, and a stream is never wider than it was."""
+    stem = f"{read.path}." if read.path else ""
+    shapes = recipe.cut_shapes()
+    carrier = next((name for leaf in ("weight", "running_mean") if (name := f"{stem}{leaf}") in shapes), None)
+    if read.path not in modules or not can_gather(modules[read.path]) or carrier is None:
+        raise RecipeError(f"the recipe lets {read.path!r} pick its inputs, which is no layer that can")
+    axis = min(1, tensors[carrier].dim() - 1)
+    inputs, left = tensors[carrier].shape[axis], shapes[carrier][axis]
+    _check_ranges(read.places, read.width, f"the recipe's places of {read.path}")
+    if read.width > inputs or count(read.places) != left:
+        raise RecipeError(
+            f"the recipe lets {read.path} pick {count(read.places)} of {read.width} channels; it had {inputs} inputs, "
+            f"of which the cuts leave {left}"
+        )

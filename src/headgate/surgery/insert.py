@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
-from headgate.arguments import whole_number
+from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
-from headgate.channels.groups import Branch, Group, Plan, find_groups
-from headgate.channels.trace import Example, aliases
+from headgate.channels.groups import Axis, Branch, Group, Plan, find_groups
+from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import unwrap
 from headgate.layers import can_write_back
-from headgate.masked import attach_, put_mask_on_
+from headgate.masked import attach_
 from headgate.orders import Order, places_of
 from headgate.surgery.keep import Site, sites
+from headgate.surgery.placement import Placement, put_masks_on_, rows_before_norm
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.trial import proven
 from headgate.unmask import take_masks_off_
@@ -35,12 +34,16 @@ Branches = Literal["narrow", "full"]
 
 @dataclass(frozen=True)
 class Insertion:
-    """What was decided when gates were inserted, for everything that follows: plan, options, and the example."""
+    """What was decided when gates were inserted, for everything that follows: plan, options, and the example.
+
+    `before_norm` names the gates that act before a norm, whose removal is not exact.
+    """
 
     plan: Plan
     branches: Branches
     multiple_of: int
     example: Example
+    before_norm: frozenset[str] = frozenset()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Insertion:
         return self
@@ -52,11 +55,13 @@ def insert_gates_(
     *,
     where: Where | None = None,
     streams: bool = True,
+    readers: bool = False,
     order: Order = "index",
     scale: Scale = "relative",
     floor: int = 4,
     branches: Branches = "narrow",
     multiple_of: int = 1,
+    placement: Placement = "exact",
 ) -> dict[str, InsertedGate]:
     """Puts a gate on every group of channels that can be removed from `model`, and returns them by name.
 
@@ -69,6 +74,8 @@ def insert_gates_(
         example: what to call the model with: a tensor, a tuple of arguments, or a dict of keyword arguments.
         where: picks groups by name and by the module of that name.
         streams: whether residual streams (groups that activations are added into) get a gate too.
+        readers: whether the entry of every residual branch gets a gate of its own on what it reads from its stream; in
+            the small model its first layer picks those channels. What the stream's gate has closed is closed there too.
         order: which units close first: a named order, or a permutation for models with one size of group.
         scale: "relative" starts with masks of ones; "plain" is the paper's Eq. 2.
         floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
@@ -76,6 +83,9 @@ def insert_gates_(
             "full" keeps the outputs of branches at full width, zeros included, and needs no layer of ours; often
             faster where branches are thin. Either way a branch that writes nothing goes, where its block allows it.
         multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
+        placement: "exact" masks what reads a group. "before_norm", for comparison with the paper, masks the rows of the
+            layer that writes it wherever a norm follows (not for streams): a closed channel then leaves the norm as a
+            constant, and `compact`, which drops it, warns and says by how much the outputs differ.
 
     Raises:
         ArgumentError: an argument that cannot be, by name.
@@ -83,9 +93,10 @@ def insert_gates_(
     """
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
-    _check_options(order, scale, branches)
+    streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
+    _check_options(order, scale, branches, placement)
     given = Example.of(example)
-    plan = proven(model, given, _writable(model, find_groups(model, given)))
+    plan = proven(model, given, _writable(model, find_groups(model, given, readers=readers)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
@@ -93,9 +104,10 @@ def insert_gates_(
     bank = Bank(model, _specs(chosen, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
     with undone_on_failure(model):
         install_bank_(model, bank, places)
-        setattr(model, INSERTION, Insertion(plan, branches, multiple_of, given))
+        rows = _rows_before_norm(model, plan, chosen) if placement == "before_norm" else {}
+        setattr(model, INSERTION, Insertion(plan, branches, multiple_of, given, frozenset(rows)))
         attach_(model)
-        _put_masks_on_(model, bank, plan, chosen)
+        put_masks_on_(model, bank, plan, chosen, rows)
     return bank.views()
 
 
@@ -111,19 +123,24 @@ def _writable(model: nn.Module, plan: Plan) -> Plan:
     return replace(plan, branches=tuple(kept))
 
 
+def _rows_before_norm(model: nn.Module, plan: Plan, chosen: list[Site]) -> dict[str, tuple[Axis, ...]]:
+    rows = {site.name: rows_before_norm(model, plan, site) for site in chosen if isinstance(site, Group)}
+    return {name: axes for name, axes in rows.items() if axes}
+
+
 def _specs(chosen: list[Site], floor: int) -> tuple[GateSpec, ...]:
-    """Read sides keep their floor; a branch may fall silent altogether, since its shortcut goes on."""
+    """Read sides keep their floor; what a branch writes may fall silent altogether, since its shortcut goes on."""
     specs, first = [], 0
     for site in chosen:
-        specs.append(GateSpec(site.name, first, site.size, floor if isinstance(site, Group) else 0))
+        specs.append(GateSpec(site.name, first, site.size, 0 if isinstance(site, Branch) else floor))
         first += site.size
     return tuple(specs)
 
 
 def _places(chosen: list[Site], order: Order) -> tuple[list[Tensor], int]:
-    """Every gate's places, and what they count from. A branch takes its stream's, so that both keep nested sets."""
+    """Every gate's places, and what they count from. Branches and readers take their stream's: sets are nested then."""
     named = {site.name: places_of(order, site.size) for site in chosen}
-    streams = {site.name: site.group for site in chosen if isinstance(site, Branch)}
+    streams = {site.name: site.group for site in chosen if not isinstance(site, Group)}
     places = [named.get(streams.get(site.name) or "", named[site.name])[0] for site in chosen]
     return places, named[chosen[0].name][1]
 
@@ -148,53 +165,29 @@ def _at_least_one(name: str, value: Any) -> int:
     return number
 
 
-def _check_options(order: Order, scale: str, branches: str) -> None:
+def _check_options(order: Order, scale: str, branches: str, placement: str) -> None:
     """Before the analysis, which takes its time."""
     if isinstance(order, str):
         places_of(order, 1)
-    for name, value, known in (("scale", scale, get_args(Scale)), ("branches", branches, get_args(Branches))):
+    for name, value, known in (
+        ("scale", scale, get_args(Scale)),
+        ("branches", branches, get_args(Branches)),
+        ("placement", placement, get_args(Placement)),
+    ):
         if value not in known:
             raise ArgumentError(f"insert_gates_: {name}={value!r} is unknown; use one of {', '.join(known)}")
 
 
 def _wanted(site: Site, model: nn.Module, where: Where | None, streams: bool, floor: int) -> bool:
-    if isinstance(site, Group) and (site.size <= floor or (site.stream and not streams)):
+    if not isinstance(site, Branch) and site.size <= floor:
+        return False
+    if isinstance(site, Group) and site.stream and not streams:
         return False
     if where is None:
         return True
-    path = site.path if isinstance(site, Branch) else site.name.partition("#")[0]
+    path = site.name.partition("#")[0] if isinstance(site, Group) else site.path
     try:
         module = model.get_submodule(path)
     except AttributeError:
         module = model
     return bool(where(site.name, module))
-
-
-def _put_masks_on_(model: nn.Module, bank: Bank, plan: Plan, chosen: list[Site]) -> None:
-    """One mask per weight and axis that reads a gated group or writes a gated branch, under every alias."""
-    names: dict[str, list[str]] = {}
-    for alias, name in aliases(model).items():
-        names.setdefault(name, []).append(alias)
-    of_unit = {
-        unit: (gate, unit - site.start)
-        for gate, site in enumerate(chosen) if isinstance(site, Group)
-        for unit in site.units
-    }  # fmt: skip
-    for name, axis in sorted({axis for site in chosen if isinstance(site, Group) for axis in site.readers}):
-        gates, index = _gather_index(plan.axes[name, axis], of_unit, bank)
-        for alias in names[name]:
-            put_mask_on_(model, alias, bank, gates, index, axis)
-    for gate, site in enumerate(chosen):
-        if isinstance(site, Branch):
-            for name, axis in site.masked:
-                for alias in names[name]:
-                    put_mask_on_(model, alias, bank, [gate], torch.tensor(site.units), axis)
-
-
-def _gather_index(units: tuple[int, ...], of_unit: dict[int, tuple[int, int]], bank: Bank) -> tuple[list[int], Tensor]:
-    """The gates along an axis, and every index's place in their masks laid end to end (the end itself: no gate)."""
-    gates = sorted({of_unit[unit][0] for unit in units if unit in of_unit})
-    ends = list(accumulate((bank.gates[gate].n for gate in gates), initial=0))
-    starts = dict(zip(gates, ends, strict=False))
-    index = [ends[-1] if unit not in of_unit else starts[of_unit[unit][0]] + of_unit[unit][1] for unit in units]
-    return gates, torch.tensor(index)

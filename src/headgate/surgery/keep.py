@@ -1,36 +1,40 @@
-"""What is kept of a plan: a decision over its groups and branches, and what it leaves of every tensor."""
+"""What is kept of a plan: a decision over its groups, branches and readers, and what it leaves of every tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from headgate.channels.groups import STAYS, Axis, Branch, Group, Plan
+from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 
-Site = Group | Branch
+Site = Group | Branch | Reader
 
 
 @dataclass(frozen=True)
 class Keep:
-    """One bool per unit of the plan's groups, and per narrowed branch one bool per unit of it."""
+    """One bool per unit of the plan's groups, and per narrowed branch or reader one bool per unit of it."""
 
     units: Tensor
     branches: Mapping[str, Tensor]
+    readers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def sites(plan: Plan) -> dict[str, Site]:
     """Everything a gate can act on, by name."""
-    found: list[Site] = [*plan.groups, *plan.branches]
+    found: list[Site] = [*plan.groups, *plan.branches, *plan.readers]
     return {site.name: site for site in found}
 
 
 def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") -> Keep:
     """A checked decision from bool vectors by site name; sites that are missing are kept whole."""
-    units, branches, known = torch.ones(plan.size, dtype=torch.bool), {}, sites(plan)
+    units, known = torch.ones(plan.size, dtype=torch.bool), sites(plan)
+    branches: dict[str, Tensor] = {}
+    readers: dict[str, Tensor] = {}
     for name, given in keep.items():
         if name not in known:
             raise ArgumentError(f"{operation}: the plan has no site {name!r}; print(plan) lists them")
@@ -40,13 +44,17 @@ def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") ->
                 f"{operation}: keep[{name!r}] must be a bool vector of {site.size} entries, got {vector.dtype} of "
                 f"shape {tuple(vector.shape)}"
             )
-        if not bool(vector.any()) and isinstance(site, Group):
+        if not bool(vector.any()) and not isinstance(site, Branch):
             raise ArgumentError(f"{operation}: keep[{name!r}] leaves none of its {site.size} units; keep at least one")
         if isinstance(site, Group):
             units[site.start : site.start + site.size] = vector
         elif not bool(vector.all()):
-            branches[name] = vector
-    return Keep(units, branches)
+            (branches if isinstance(site, Branch) else readers)[name] = vector
+    decision = Keep(units, branches, readers)
+    for reader in plan.readers:
+        if not bool(channels_read(plan, reader, decision)[1].any()):
+            raise ArgumentError(f"{operation}: {reader.name!r} keeps none of the units that {reader.group!r} keeps")
+    return decision
 
 
 def stream_mask(plan: Plan, keep: Keep, axis: Axis) -> Tensor:
@@ -73,6 +81,20 @@ def rows_left(plan: Plan, branch: Branch, keep: Keep) -> tuple[Tensor, Tensor]:
     return stream, written
 
 
+def reader_mask(reader: Reader, keep: Keep, axis: Axis) -> Tensor:
+    """Which indices of one of its axes a reader itself leaves, bool; all unless it was narrowed."""
+    units = torch.tensor(reader.axes[axis])
+    vector = keep.readers.get(reader.name)
+    return torch.ones(len(units), dtype=torch.bool) if vector is None else vector[units]
+
+
+def channels_read(plan: Plan, reader: Reader, keep: Keep) -> tuple[Tensor, Tensor]:
+    """Of the channels at a branch's entry: which the stream leaves, and which of those the reader picks."""
+    own = reader_mask(reader, keep, reader.entry)
+    stream = stream_mask(plan, keep, reader.entry) if reader.entry in plan.axes else torch.ones_like(own)
+    return stream, stream & own
+
+
 def kept_masks(plan: Plan, keep: Keep) -> dict[Axis, Tensor]:
     """For every axis that may shrink, which indices stay, bool."""
     masks = {axis: stream_mask(plan, keep, axis) for axis in plan.axes}
@@ -80,6 +102,11 @@ def kept_masks(plan: Plan, keep: Keep) -> dict[Axis, Tensor]:
         if branch.name in keep.branches:
             _, written = rows_left(plan, branch, keep)
             masks.update(dict.fromkeys(branch.sliced, written))
+    for reader in plan.readers:
+        if reader.name in keep.readers:
+            for axis in reader.axes:
+                own = reader_mask(reader, keep, axis)
+                masks[axis] = own & masks[axis] if axis in masks else own
     return masks
 
 
@@ -91,10 +118,17 @@ def silent_blocks(plan: Plan, keep: Keep) -> list[str]:
 
 def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:
     """About half of every site's units, at least one: what a trial removes."""
+    return chosen(plan, random_vectors(among, seed))
+
+
+def random_vectors(among: Iterable[Site], seed: int) -> dict[str, Tensor]:
+    """About half of every site's units, by name; a reader after its stream, of which it keeps at least one unit."""
     generator = torch.Generator().manual_seed(seed)
-    vectors = {}
+    vectors: dict[str, Tensor] = {}
     for site in among:
         vector = torch.ones(site.size, dtype=torch.bool)
         vector[torch.randperm(site.size, generator=generator)[: site.size // 2]] = False
+        if isinstance(site, Reader) and site.group in vectors:
+            vector[vectors[site.group].nonzero()[0]] = True
         vectors[site.name] = vector
-    return chosen(plan, vectors)
+    return vectors

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from headgate.bank import bank_of
-from headgate.channels.groups import Branch, Plan
+from headgate.channels.groups import Plan
 from headgate.channels.trace import aliases
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
 from headgate.surgery.insert import Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen, kept_masks, silent_blocks, sites
+from headgate.surgery.keep import Keep, chosen, kept_masks, random_vectors, silent_blocks, sites
 from headgate.surgery.shrink import shrink_
 
 Of = Literal["channels", "params", "macs"]
@@ -161,13 +161,7 @@ def _macs_after(root: nn.Module, insertion: Insertion, keep: Keep) -> int:
 
 def _trial(plan: Plan) -> Keep:
     """About half of all units; of the branches that can leave with their block, every other one."""
-    generator = torch.Generator().manual_seed(0)
-    vectors, silent = {}, False
-    for name, site in sites(plan).items():
-        vector = torch.ones(site.size, dtype=torch.bool)
-        vector[torch.randperm(site.size, generator=generator)[: site.size // 2]] = False
-        if isinstance(site, Branch) and site.block is not None:
-            silent = not silent
-            vector &= not silent
-        vectors[name] = vector
+    vectors = random_vectors(sites(plan).values(), seed=0)
+    for branch in [branch for branch in plan.branches if branch.block is not None][::2]:
+        vectors[branch.name] = torch.zeros_like(vectors[branch.name])
     return chosen(plan, vectors)

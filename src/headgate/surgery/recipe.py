@@ -1,8 +1,8 @@
 """What surgery does to a network, as plain frozen data: enough to do it again to a fresh network of the same class.
 
 A recipe names what goes, and nothing that runs: indices kept along axes of named tensors, size attributes from a fixed
-list, layers that write back, blocks that became their shortcut. It begins with the names and shapes of the network it
-is for, its fingerprint, so that it is never applied to another one. `then` joins two recipes into one.
+list, layers that pick or write back, blocks that became their shortcut. It begins with the names and shapes of the
+network it is for, its fingerprint, so that it is never applied to another one. `then` joins two recipes into one.
 """
 
 from __future__ import annotations
@@ -59,11 +59,20 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Read:
+    """The layer at `path` picks its inputs at `places` among `width` channels."""
+
+    path: str
+    places: Ranges
+    width: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """From the network whose tensors have the shapes `dense` to a smaller one.
 
     `dense` holds the parameters, the persistent buffers, and whatever else is cut. Cuts come first, then sizes, then
-    layers that write back, then the blocks in `gone` become `nn.Identity`.
+    layers that pick their inputs or write back, then the blocks in `gone` become `nn.Identity`.
     """
 
     dense: tuple[tuple[str, Shape], ...]
@@ -71,6 +80,7 @@ class Recipe:
     sizes: tuple[Resize, ...] = ()
     writes: tuple[Write, ...] = ()
     gone: tuple[str, ...] = ()
+    reads: tuple[Read, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
         return self
@@ -90,8 +100,9 @@ class Recipe:
         """One recipe for this and then `later`, which is for what this one leaves.
 
         Raises:
-            RecipeError: `later` cuts what a layer writes back, whose places would no longer be right.
+            RecipeError: `later` cuts what a layer picks or writes back, whose places would no longer be right.
         """
+        self._check_picked(later)
         rows = {(f"{write.path}.{leaf}", 0): write.path for write in self.writes for leaf in ("weight", "places")}
         kept = {(cut.name, cut.axis): cut.kept for cut in self.cuts}
         for cut in later.cuts:
@@ -110,7 +121,16 @@ class Recipe:
             tuple(sizes.values()),
             (*self.writes, *later.writes),
             tuple(sorted(path for path in gone if not within(path, gone - {path}))),
+            (*self.reads, *later.reads),
         )
+
+    def _check_picked(self, later: Recipe) -> None:
+        """What a layer picks is not cut again, along the only axis of its weight or the second."""
+        paths = {read.path for read in self.reads}
+        for cut in later.cuts:
+            path, _, leaf = cut.name.rpartition(".")
+            if path in paths and leaf != "bias" and cut.axis == min(1, len(dict(later.dense)[cut.name]) - 1):
+                raise RecipeError(f"{path}: its inputs are picked from a wider stream: they cannot be cut")
 
 
 def recipe_on(model: nn.Module) -> Recipe | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.errors import RecipeError
-from headgate.surgery.recipe import Cut, Ranges, Recipe, Resize, Write
+from headgate.surgery.recipe import Cut, Ranges, Read, Recipe, Resize, Write
 
 _LARGEST = 2**62
 
@@ -30,6 +30,7 @@ def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
             for write in recipe.writes
         },
         "gone": list(recipe.gone),
+        "reads": {read.path: {"places": _flat(read.places), "width": read.width} for read in recipe.reads},
     }
 
 
@@ -39,21 +40,22 @@ def recipe_from_json(data: Any) -> Recipe:
     Raises:
         RecipeError: the data is not a recipe; the message names the place.
     """
-    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone"), "recipe")
+    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone", "reads"), "recipe")
     return Recipe(
         tuple((name, tuple(_integers(shape, name))) for name, shape in mapping(given["dense"], "dense").items()),
         tuple(
             Cut(name, _axis(axis, name), _ranges(kept, name))
             for name, axes in mapping(given["cuts"], "cuts").items()
-            for axis, kept in mapping(axes, f"cuts of {name}").items()
+            for axis, kept in _filled(axes, f"cuts of {name}").items()
         ),
         tuple(
             Resize(path, attribute, integer(value, f"{path}.{attribute}"))
             for path, attributes in mapping(given["sizes"], "sizes").items()
-            for attribute, value in mapping(attributes, f"sizes of {path}").items()
+            for attribute, value in _filled(attributes, f"sizes of {path}").items()
         ),
         tuple(_write(path, data) for path, data in mapping(given["writes"], "writes").items()),
         strings(given["gone"], "gone"),
+        tuple(_read(path, data) for path, data in mapping(given["reads"], "reads").items()),
     )
 
 
@@ -61,6 +63,11 @@ def _write(path: str, data: Any) -> Write:
     given = fields(data, ("places", "width", "channel_dim"), f"writes of {path}")
     places = _ranges(given["places"], path)
     return Write(path, places, integer(given["width"], path), integer(given["channel_dim"], path))
+
+
+def _read(path: str, data: Any) -> Read:
+    given = fields(data, ("places", "width"), f"reads of {path}")
+    return Read(path, _ranges(given["places"], path), integer(given["width"], path))
 
 
 def fields(data: Any, names: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -77,6 +84,13 @@ def mapping(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecipeError(f"{_short(where)} should be a mapping, not {_short(data)}")
     return data
+
+
+def _filled(data: Any, where: str) -> dict[str, Any]:
+    """A JSON object that says something: an empty one is not what we write."""
+    if not (given := mapping(data, where)):
+        raise RecipeError(f"{_short(where)} is empty")
+    return given
 
 
 def integer(data: Any, where: str) -> int:

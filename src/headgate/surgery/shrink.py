@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from headgate.channels.groups import STAYS, Branch, Plan
+from headgate.channels.readers import Reader
 from headgate.surgery.apply import apply_recipe_
-from headgate.surgery.keep import Keep, chosen, kept_masks, rows_left, silent_blocks
-from headgate.surgery.recipe import Cut, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
+from headgate.surgery.keep import Keep, channels_read, chosen, kept_masks, rows_left, silent_blocks
+from headgate.surgery.recipe import Cut, Read, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
 
 
 def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Module:
     """A smaller copy of `model`, of the same class: units whose entry in `keep` is False are gone.
 
-    `keep` maps the name of a group or branch to a bool vector over its units; what is missing is kept whole. What the
-    removed units contributed is lost: mask them first (or let `compact` do both).
+    `keep` maps the name of a group, branch or reader to a bool vector over its units; what is missing is kept whole.
+    What the removed units contributed is lost: mask them first (or let `compact` do both).
 
     Raises:
         ArgumentError: an unknown name, a vector of the wrong length, or one that leaves nothing.
@@ -34,7 +35,8 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
     before = {path: _channel_sizes(module) for path, module in model.named_modules()}
     cuts = _cuts(model, plan, keep)
     writes = tuple(write for branch in plan.branches if (write := _write(plan, branch, keep)) is not None)
-    apply_recipe_(model, Recipe(fingerprint(model, (cut.name for cut in cuts)), cuts, writes=writes))
+    reads = tuple(read for reader in plan.readers if (read := _read(plan, reader, keep)) is not None)
+    apply_recipe_(model, Recipe(fingerprint(model, (cut.name for cut in cuts)), cuts, writes=writes, reads=reads))
     sizes = []
     for path, module in model.named_modules():
         units = plan.widths.get(path)
@@ -67,6 +69,14 @@ def _write(plan: Plan, branch: Branch, keep: Keep) -> Write | None:
     if torch.equal(stream, written):
         return None
     return Write(branch.path, ranges_of(written[stream].nonzero().squeeze(1)), int(stream.sum()), branch.dim)
+
+
+def _read(plan: Plan, reader: Reader, keep: Keep) -> Read | None:
+    """Which channels of what is left of its stream the entry of a branch picks, if not all."""
+    stream, read = channels_read(plan, reader, keep)
+    if torch.equal(stream, read):
+        return None
+    return Read(reader.path, ranges_of(read[stream].nonzero().squeeze(1)), int(stream.sum()))
 
 
 def _left(units: tuple[int, ...], kept: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
-from headgate.surgery.keep import Keep, Site, branch_mask, random_keep, sites, stream_mask
+from headgate.surgery.keep import Keep, Site, branch_mask, random_keep, reader_mask, sites, stream_mask
 from headgate.surgery.shrink import shrink_
 
 TOLERANCE = 1e-9
@@ -44,7 +44,7 @@ def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: in
 
 
 def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
-    """The plan with only those groups and branches that can be cut, all at once; the others stay, with what happened.
+    """The plan with only those sites that can be cut, all at once; the others stay, with what happened.
 
     One joint trial; halved on failure until the culprits are found.
     """
@@ -82,6 +82,12 @@ def difference(expected: Any, got: Any, tolerance: float) -> str | None:
     return None
 
 
+def largest_error(expected: Any, got: Any) -> float:
+    """The largest difference between two nested outputs of the same shapes, relative to the largest entry."""
+    pairs = zip(tree_flatten(expected)[0], tree_flatten(got)[0], strict=True)
+    return max((_error(a, b) for a, b in pairs if isinstance(a, Tensor)), default=0.0)
+
+
 def _error(left: Tensor, right: Tensor) -> float:
     """The largest difference relative to the largest entry; whole numbers and truth values are equal or not."""
     if not left.numel():
@@ -112,10 +118,11 @@ def randomised(model: nn.Module, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
-    """Multiplies what goes by zero: groups on every axis that reads them, branches on the rows that write them."""
+    """Multiplies what goes by zero: groups and readers where they are summed over, branches on the rows they write."""
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     masks = {axis: stream_mask(plan, keep, axis) for group in plan.groups for axis in group.readers}
     todo = [*masks.items(), *((axis, branch_mask(branch, keep)) for branch in plan.branches for axis in branch.masked)]
+    todo += [(axis, reader_mask(reader, keep, axis)) for reader in plan.readers for axis in reader.masked]
     for (name, axis), mask in todo:
         shape = [1] * tensors[name].dim()
         shape[axis] = -1

@@ -42,6 +42,8 @@ def _note_residual(step: Step, addends: list[Value], fields: tuple[Tensor, ...])
     first, second = addends
     longer = (first.history & ~second.history).bit_count() - (second.history & ~first.history).bit_count()
     branch, shortcut = (0, 1) if longer > 0 else (1, 0)
+    if longer:
+        step.residual(addends[branch].history & ~addends[shortcut].history)
     origin = addends[branch].origin
     if longer and origin is not None and addends[branch].shape == step.shape:
         step.ledger.branch(replace(origin, block=step.block_around(shortcut)))

@@ -28,6 +28,7 @@ class Step:
     widths: dict[str, Tensor]
     node: torch.fx.Node
     parameters: frozenset[str]
+    residuals: list[int]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,6 +96,10 @@ class Step:
     def width(self, labels: Tensor) -> None:
         """Notes how many channels this module normalises: some keep the number in an attribute and no parameter."""
         self.widths[self.path] = labels
+
+    def residual(self, layers: int) -> None:
+        """Notes the layers of a residual branch that its shortcut does not have, as bits of a history."""
+        self.residuals.append(layers)
 
     def block_around(self, shortcut: int) -> str | None:
         """The module whose whole forward is this sum of its own input, the addend `shortcut`, and a branch."""
