@@ -121,14 +121,16 @@ def test_the_autoencoder_has_every_run_and_the_means(tmp_path: Path) -> None:
 
 def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) -> None:
     write_lenet(tmp_path)
-    accuracy, pruned, size = map(lines, drawn(tmp_path, "lenet").axes)
-    assert accuracy["tanh, ours"] == ([0.0, 0.1], [98.5, 98.5])
-    printed = "tanh, the paper's method: as printed"
+    panels = drawn(tmp_path, "lenet").axes
+    assert panels[0].get_title() == "lenet5, tanh"
+    accuracy, pruned, size = map(lines, panels)
+    assert accuracy["ours"] == ([0.0, 0.1], [98.5, 98.5])
+    printed = "the paper's method: as printed"
     assert accuracy[printed][0] == [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]
     assert pruned[printed][1][-1] == 98.90
     assert size[printed][0][0] == 700.0
-    assert size["tanh, narrower"] == ([4100.0], [97.0])
-    assert "tanh, narrower" not in accuracy
+    assert size["narrower"] == ([4100.0], [97.0])
+    assert "narrower" not in accuracy
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate_lab.paper import PAPER, Number
+from headgate_lab.recipes.catalog import EXPERIMENTS
+from headgate_lab.report.runs import Runs
 
 TEX = Path(__file__).parents[4] / "shared" / "paper" / "dam-neurips2021.tex"
 TABLES = {
@@ -109,3 +111,13 @@ def test_parameters_and_the_share_pruned_agree(number: Number) -> None:
     pruned = one("lenet", "pruned", **number.setting).value
     assert pruned is not None and number.value is not None
     assert number.value == pytest.approx(60_100 * (1 - pruned / 100), abs=200)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_printed_number_has_one_recipe(experiment: str) -> None:
+    recipes = [Runs(type(r).__name__, r.setting, r.config(), ()) for r in EXPERIMENTS[experiment].recipes()]
+    assert experiment in PAPER
+    for number in PAPER[experiment].numbers:
+        fitting = [recipe.setting for recipe in recipes if recipe.fits(number.setting)]
+        # A figure's settings are ours to choose within what the text says.
+        assert len(fitting) == 1 or (number.text is None and not fitting), (number, fitting)

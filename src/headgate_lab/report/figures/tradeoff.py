@@ -19,6 +19,8 @@ LABELS = {
     "pruned_channels": "channels pruned (%)",
     "auc": "AUC",
 }
+# A method looks the same in every panel, whichever others stand beside it.
+COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4"}
 
 
 def tradeoff(
@@ -49,8 +51,8 @@ def draw(
     """Our lines and, for each that the paper prints, the paper's; tells whether there was one of ours."""
     drawn = False
     for number, (key, alike) in enumerate(by_fields(groups, series).items()):
-        color, setting = f"C{number}", {**panel, **dict(zip(series, key, strict=True))}
-        label = name(series, key)
+        color = COLORS.get(key[0], f"C{number}") if series == ("method",) else f"C{number}"
+        setting, label = {**panel, **dict(zip(series, key, strict=True))}, name(series, key)
         if x == "strength":
             known = [group for group in alike if group.config.get(x) is not None]
             drawn |= points(axes, (([group.config[x]], group.final(y)) for group in known), color, label)
