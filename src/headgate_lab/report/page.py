@@ -67,7 +67,7 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
 
 def _measured(table: Sequence[Row]) -> str:
     there = _of_the_paper(table)
-    return f"{sum(row.n > 0 for row in there)} of {len(there)}"
+    return f"{sum(row.n > 0 for row in there)} of {len(there)}" if there else "none printed"
 
 
 def _of_the_paper(table: Sequence[Row]) -> list[Row]:

@@ -62,13 +62,20 @@ def _printed(experiment: str, number: Number, groups: Sequence[Runs]) -> Row:
 
 
 def _own(experiment: str, group: Runs, pinned: Sequence[str], numbers: Sequence[Number]) -> Iterator[Row]:
-    """The same metrics as the paper's, of a recipe that the paper does not have."""
+    """The same metrics as the paper's, of a recipe that the paper does not have; all numbers if it prints none."""
     setting = {name: group.config[name] for name in pinned if name in group.config}
-    for metric, statistic in dict.fromkeys((number.metric, number.statistic) for number in numbers):
+    printed = dict.fromkeys((number.metric, number.statistic) for number in numbers)
+    for metric, statistic in printed or [(metric, "mean") for metric in _numbers(group)]:
         values = _values(group, Number(metric, {}, "", statistic=statistic))
         if values:
             ours, sd = _measured(values, statistic)
             yield Row(experiment, setting, metric, statistic, None, None, None, ours, sd, len(values))
+
+
+def _numbers(group: Runs) -> list[str]:
+    """The final metrics of which every run has a number."""
+    ends = [record["metrics"]["final"] for record in group.records]
+    return [name for name in ends[0] if all(isinstance(end.get(name), int | float) for end in ends)]
 
 
 def _pinned(numbers: Sequence[Number], groups: Sequence[Runs]) -> list[str]:

@@ -117,6 +117,19 @@ def test_what_the_paper_lacks_comes_after_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_an_experiment_that_the_paper_lacks_has_all_its_numbers(tmp_path: Path) -> None:
+    for seed in range(2):
+        final = {"accuracy": 98.0 + seed, "pruned": 50, "widths": [6, 16], "note": None}
+        write(tmp_path, "ablation", {"strength": 0.1, "order": "index0"}, seed, final)
+        write(tmp_path, "ablation", {"strength": 0.1, "order": "index"}, seed, final)
+    table = found(tmp_path, "ablation")
+    assert [(row.setting, row.metric, row.ours, row.n) for row in table] == [
+        ({"order": order}, metric, ours, 2)
+        for order in ("index", "index0")
+        for metric, ours in (("accuracy", 98.5), ("pruned", 50.0))
+    ]
+
+
 def test_fields_that_all_recipes_share_are_not_told(tmp_path: Path) -> None:
     write_dimension(tmp_path)
     table = found(tmp_path, "dimension")
