@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format zoo readme clean
+.PHONY: help demo test check lint types format zoo readme results clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -39,6 +39,9 @@ zoo: $(READY) ## try every torchvision model (needs a torchvision that imports; 
 
 readme: $(READY) ## rewrite the README's results from the records in results/
 	@$(BIN)/python -m headgate_lab.report.readme
+
+results: $(READY) ## rewrite docs/results.md and its figures from the records of experiments
+	@$(BIN)/python -m headgate_lab.report.page
 
 clean: ## remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from headgate_lab import commands, run_commands
+from headgate_lab import commands, report_commands, run_commands
 
 LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
 
@@ -78,6 +78,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     listing = _list_parser(known.add_parser("list", help="list the paper's experiments and what is finished of them"))
     run = _run_parser(known.add_parser("run", help="run an experiment, or go on with it"))
+    table = _table_parser(known.add_parser("table", help="print the paper's numbers and ours side by side"))
+    figure = _figure_parser(known.add_parser("figure", help="draw what the runs of an experiment came to"))
     options = parser.parse_args(arguments)
     if options.command == "demo":
         return commands.demo(demo, options)
@@ -87,6 +89,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         return run_commands.list_experiments(listing, options)
     if options.command == "run":
         return run_commands.run_experiment(run, options)
+    if options.command == "table":
+        return report_commands.print_table(table, options)
+    if options.command == "figure":
+        return report_commands.draw_figure(figure, options)
     return commands.dimension(dimension, options)
 
 
@@ -139,6 +145,25 @@ def _run_parser(parser: Parser) -> Parser:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
     parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")
     parser.add_argument("--commit", help="to be recorded (default: git's)")
+    _add_out(parser)
+    return parser
+
+
+def _table_parser(parser: Parser) -> Parser:
+    parser.description = (
+        "Every number the paper prints for an experiment beside the mean and standard deviation of our runs, made from "
+        "records only; below them our own variants and controls."
+    )
+    parser.add_argument("experiment", metavar="ID", help="such as lenet; a wrong one gets the list of all")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object a number")
+    _add_out(parser)
+    return parser
+
+
+def _figure_parser(parser: Parser) -> Parser:
+    parser.description = "Draws the figure of an experiment from the records of its runs."
+    parser.add_argument("experiment", metavar="ID", help="such as lenet; a wrong one gets the list of all")
+    parser.add_argument("--to", type=Path, metavar="FILE.png", help="the picture (default headgate-figure-ID.png)")
     _add_out(parser)
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ import headgate
 from headgate_lab import dimension
 from headgate_lab.cli import LAB_PACKAGES, main
 from headgate_lab.dimension import DimensionConfig, Frame, Trace
+from headgate_lab.recipes import catalog
+from tests.lab.report.synthetic import LINEAR_5, write, write_autoencoder, write_dimension, write_lenet
 
 
 def found(config: DimensionConfig) -> Trace:
@@ -218,3 +221,106 @@ def test_a_picture_that_cannot_be_written_ends_it_in_one_line(
     complaint = capsys.readouterr().err
     assert complaint.startswith("headgate: [Errno 28] No space left on device: ") and complaint.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_is_plain_text_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lenet(tmp_path)
+    assert main(["table", "lenet", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "LeNet-5 on MNIST (Appendix E.1, tab:mnist_dam_lenet); network lenet5"
+    assert ["tanh", "0", "paper", "0.1", "3.9k", "4.0k", "±", "0.1k", "93.59", "93.52", "±", "0.00"] in (
+        line.split()[:12] for line in lines
+    )
+    assert sum("narrower" in line for line in lines) == 1
+    assert lines[-1] == "10 runs of 2 seeds; device two cores; torch 2.13.0; commit 0123456789"
+
+
+def test_a_table_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dimension(tmp_path)
+    assert main(["table", "dimension", "--json", "--out", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0] == {
+        "id": "dimension", "setting": {"problem": "linear", "factors": 5, "settings": "paper"}, "metric": "dimension",
+        "statistic": "mean", "place": "Fig. 3 (a)", "paper": 5.0, "paper_sd": None, "ours": 5.5,
+        "sd": pytest.approx(0.5**0.5), "n": 2,
+    }  # fmt: skip
+    assert len(rows) == 18
+
+
+def test_a_table_without_records_has_the_paper_and_says_what_makes_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalog, "EXPERIMENTS", {"lenet": None})
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", "lenet"]) == 0
+    printed = capsys.readouterr().out
+    assert " 90.12 " in printed
+    assert printed.splitlines()[-1] == "no records of lenet in results yet: headgate run lenet"
+    assert main(["table", "cifar", "--out", "elsewhere"]) == 0
+    assert "no records of cifar in elsewhere yet, and no recipe that makes them" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_is_drawn_where_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_autoencoder(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    assert main(["figure", "autoencoder", "--out", "runs"]) == 0
+    assert capsys.readouterr().out == f"figure: {tmp_path / 'headgate-figure-autoencoder.png'}\n"
+    assert main(["figure", "autoencoder", "--out", "runs", "--to", "x.png"]) == 0
+    assert imread(tmp_path / "x.png").shape[2] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["table", "lenett"], "lenett is no experiment of the paper; they are: dimension, sensitivity, "),
+        (["table"], "ID"),
+        (["figure", "lenett"], "lenett is no experiment of the paper"),
+        (["figure", "recommender"], "recommender has no figure; see headgate table recommender"),
+        (["figure", "lenet", "--to", "missing/x.png"], "missing does not exist"),
+        (["figure", "lenet", "--to", "x.jpg"], "must end in .png"),
+        (["figure", "lenet", "--to", "."], "is a folder"),
+    ],
+)
+def test_wrong_arguments_of_reports_are_one_line(
+    arguments: list[str],
+    culprit: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert culprit in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_that_say_nothing_end_reports_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def complaint(*arguments: str) -> str:
+        assert main([*arguments, "--out", "runs"]) == 1
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1
+        return printed.err
+
+    monkeypatch.setattr(catalog, "EXPERIMENTS", {"lenet": None})
+    monkeypatch.chdir(tmp_path)
+    assert complaint("figure", "lenet") == "headgate: no records of lenet in runs yet: headgate run lenet --out runs\n"
+    assert "and no recipe that makes them" in complaint("figure", "curves")
+    write(tmp_path / "runs", "lenet", {"network": "lenet5"}, 0, {})
+    assert complaint("figure", "lenet") == "headgate: the records of lenet lack accuracy, pruned and params\n"
+    for strength in (0.1, 0.2):
+        write(tmp_path / "runs", "dimension", {**LINEAR_5, "strength": strength}, 0, {"dimension": 5})
+    assert "2 recipes: strength=0.1; strength=0.2" in complaint("table", "dimension")
+    (tmp_path / "runs" / "cifar" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "cifar" / "x" / "record.json").write_text("[]")
+    assert "record.json holds no object" in complaint("table", "cifar", "--json")
+    assert list(tmp_path.iterdir()) == [tmp_path / "runs"]

@@ -53,6 +53,12 @@ def test_runs_that_differ_in_their_seed_share_a_row(tmp_path: Path) -> None:
     ]
 
 
+def test_the_runs_of_experiments_are_not_for_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "lenet" / "0123456789ab").mkdir(parents=True)
+    (tmp_path / "lenet" / "0123456789ab" / "record.json").write_text("{}")
+    assert load_records(tmp_path) == ()
+
+
 @pytest.mark.parametrize(
     ("content", "culprit"),
     [

@@ -1,7 +1,8 @@
 """The README's section of results, made from the records on disk.
 
 `python -m headgate_lab.report.readme` rewrites the section in place. A record is one JSON file anywhere under
-`results/`, see `Record`. Nobody types a result into the README: a test compares the section with the records.
+`results/`, see `Record`; the runs of experiments have records of their own kind, which docs/results.md is made of.
+Nobody types a result into the README: a test compares the section with the records.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate_lab.engine.record import RECORD
 from headgate_lab.files import write_whole
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -59,8 +61,8 @@ class Record:
 
 
 def load_records(folder: Path) -> tuple[Record, ...]:
-    """All records under `folder`, in the order of their paths; none if the folder does not exist."""
-    return tuple(_load(path) for path in sorted(folder.rglob("*.json")))
+    """All records under `folder` but those of experiments' runs, by path; none if the folder does not exist."""
+    return tuple(_load(path) for path in sorted(folder.rglob("*.json")) if path.name != RECORD)
 
 
 def section(records: Sequence[Record]) -> str:

@@ -1,0 +1,29 @@
+"""Every result the paper prints, as data: which experiment, which setting, which metric, the number, its place.
+
+The paper is Bu, Daw, Maruf, Karpatne: Learning Compact Representations of Neural Networks using DiscriminAtive Masking
+(DAM), NeurIPS 2021. Figures are printed without their numbers; each of their settings has an entry without a value.
+"""
+
+from headgate_lab.paper.appendix import CIFAR, CKA, LENET, TINYIMAGENET
+from headgate_lab.paper.number import Number, Part
+from headgate_lab.paper.pruning import CURVES, PERMUTATION, STABILITY
+from headgate_lab.paper.representation import AUTOENCODER, DIMENSION, LINK_PREDICTION, RECOMMENDER, SENSITIVITY
+
+__all__ = ["PAPER", "Number", "Part"]
+
+PAPER: dict[str, Part] = {
+    "dimension": Part("The dimension of synthetic data", "Section 4.1, Fig. 3", DIMENSION),
+    "sensitivity": Part("Learning rate, strength and initial offset", "Appendix C", SENSITIVITY),
+    "recommender": Part("Recommendation with graph networks", "Section 4.2, tab:recommender", RECOMMENDER),
+    "link_prediction": Part("Link prediction on citation networks", "Section 4.3, Fig. 4", LINK_PREDICTION),
+    "autoencoder": Part("An autoencoder of handwritten digits, DAM against L1", "Section 4.4, Fig. 5", AUTOENCODER),
+    "curves": Part("PreResNet-164 against other methods", "Section 5, Fig. 6", CURVES),
+    "stability": Part("Losses during training", "Section 5, Fig. 7", STABILITY),
+    "permutation": Part("Five random orders of the channels", "Section 5, tab:permutation_invariance", PERMUTATION),
+    "lenet": Part("LeNet-5 on MNIST", "Appendix E.1, tab:mnist_dam_lenet", LENET),
+    "cifar": Part("VGG and PreResNets on CIFAR", "Appendix E.2, tab:cifar", CIFAR),
+    "cka": Part("How alike the features of a pruned layer are", "Appendix E.3, tab:cka", CKA),
+    "tinyimagenet": Part("PreResNet-164 on TinyImageNet", "Appendix E.4, tab:tinyimagenet", TINYIMAGENET),
+    # The paper has no experiment on it: nothing is printed.
+    "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
+}

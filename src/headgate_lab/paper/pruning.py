@@ -1,0 +1,57 @@
+"""Section 5: pruning PreResNet-164."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate_lab.paper.number import Number
+
+# Fig. 6 (a) and (b), points without numbers. Appendix D: DAM's strengths, the other methods' ratios of channels.
+_CURVES: dict[tuple[str, str, str, str], tuple[float, ...]] = {
+    ("cifar10", "paper", "strength", "Fig. 6 (a)"): (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75),
+    ("cifar10", "chipnet", "ratio", "Fig. 6 (a)"): (0.1, 0.2, 0.4, 0.6, 1.0),
+    ("cifar10", "slimming", "ratio", "Fig. 6 (a)"): (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1.0),
+    ("cifar100", "paper", "strength", "Fig. 6 (b)"): (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0),
+    ("cifar100", "chipnet", "ratio", "Fig. 6 (b)"): (0.2, 0.4, 0.6, 1.0),
+    ("cifar100", "slimming", "ratio", "Fig. 6 (b)"): (0.2, 0.3, 0.4, 0.5, 0.6, 1.0),
+}
+
+CURVES = tuple(
+    Number(metric, {"network": "preresnet164", "dataset": dataset, "method": method, knob: value}, place)
+    for (dataset, method, knob, place), values in _CURVES.items()
+    for value in values
+    for metric in ("accuracy", "pruned")
+)
+
+_PRUNED: dict[str, Any] = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4}
+
+# Fig. 7 shows losses of every epoch; what can stand in a table is where they end.
+STABILITY = tuple(
+    Number(metric, setting, f"Fig. 7, {panel}")
+    for panel, setting in (
+        ("left", _PRUNED),
+        ("middle", {"network": "preresnet164", "dataset": "cifar10", "method": "chipnet", "ratio": 0.4}),
+        ("right", {"network": "preresnet164", "dataset": "cifar10", "method": "slimming", "ratio": 0.4}),
+    )
+    for metric in ("loss", "validation_loss")
+)
+
+# runs 1 to 5, then their relative standard deviation
+_PERMUTATION = {
+    "accuracy": ("94.11%", "93.86%", "93.71%", "93.93%", "93.52%", "0.0024"),
+    "pruned_channels": ("43.31%", "43.14%", "43.31%", "43.14%", "43.02%", "0.0029"),
+    "pruned": ("64.01%", "63.40%", "63.97%", "63.64%", "63.37%", "0.0048"),
+}
+
+
+def _permutation() -> tuple[Number, ...]:
+    """Run 1 of the paper stands beside our seed 0, and so on."""
+    numbers = []
+    for metric, (*runs, relative) in _PERMUTATION.items():
+        for seed, text in enumerate(runs):
+            numbers.append(Number(metric, {**_PRUNED, "seed": seed}, "tab:permutation_invariance", text))
+        numbers.append(Number(metric, _PRUNED, "tab:permutation_invariance", relative, statistic="relative sd"))
+    return tuple(numbers)
+
+
+PERMUTATION = _permutation()

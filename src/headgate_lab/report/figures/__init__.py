@@ -1,0 +1,40 @@
+"""Pictures of experiments, drawn from records. Whoever imports this imports matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+from matplotlib.figure import Figure
+
+from headgate_lab.report.figures.autoencoder import autoencoder
+from headgate_lab.report.figures.dimension import dimension
+from headgate_lab.report.figures.lenet import lenet
+from headgate_lab.report.figures.losses import losses
+from headgate_lab.report.figures.sensitivity import sensitivity
+from headgate_lab.report.figures.tradeoff import cifar, curves, link_prediction, tinyimagenet
+from headgate_lab.report.runs import Record, Runs, by_recipe
+
+# Each draws what the runs of an experiment, at least one, say.
+FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
+    "dimension": dimension,
+    "sensitivity": sensitivity,
+    "link_prediction": link_prediction,
+    "autoencoder": autoencoder,
+    "curves": curves,
+    "stability": losses,
+    "lenet": lenet,
+    "cifar": cifar,
+    "tinyimagenet": tinyimagenet,
+}
+
+
+def picture(experiment: str, records: Sequence[Record]) -> bytes:
+    """The figure of an experiment as a PNG.
+
+    Raises:
+        ReportError: the records lack what the figure shows.
+    """
+    image = io.BytesIO()
+    FIGURES[experiment](by_recipe(records)).savefig(image, format="png", dpi=150)
+    return image.getvalue()

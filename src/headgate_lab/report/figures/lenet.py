@@ -1,0 +1,34 @@
+"""Appendix E.1: LeNet-5 on MNIST, what strengths do, and what the network is worth at its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from headgate_lab.report.figures.drawing import by_fields, plain
+from headgate_lab.report.figures.tradeoff import LABELS, draw, name
+from headgate_lab.report.runs import ReportError, Runs
+
+VARIANT = ("network", "activation", "gradient_noise")
+PANELS = (("strength", "accuracy"), ("strength", "pruned"), ("params", "accuracy"))
+
+
+def lenet(groups: Sequence[Runs]) -> Figure:
+    """A line of panels a variant of the network: accuracy and share pruned against strength, accuracy against size.
+
+    A control that has no strength, such as a narrower network, stands in the last panel only.
+    """
+    found = by_fields(groups, VARIANT)
+    figure = Figure(figsize=(15, 4 * len(found)), layout="constrained")
+    drawn = False
+    lines = figure.subplots(len(found), len(PANELS), squeeze=False)
+    for line, (variant, alike) in zip(lines, found.items(), strict=True):
+        for axes, (x, y) in zip(line, PANELS, strict=True):
+            drawn |= draw(axes, alike, "lenet", x, y, dict(zip(VARIANT, variant, strict=True)), ("method",))
+            plain(axes, title=name(VARIANT, variant), xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+            if x == "params" and axes.has_data():
+                axes.set_xscale("log")
+    if not drawn:
+        raise ReportError("the records of lenet lack accuracy, pruned and params")
+    return figure

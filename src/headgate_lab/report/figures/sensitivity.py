@@ -1,0 +1,66 @@
+"""Appendix C: where learning rate, strength and initial offset lead to, as heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from headgate_lab.report.figures.drawing import by_fields
+from headgate_lab.report.runs import ReportError, Runs
+
+METRICS = ("dimension", "loss")
+AXES = {"strength": "strengths", "offset": "offsets"}
+
+
+def sensitivity(groups: Sequence[Runs]) -> Figure:
+    """A line of panels a problem: dimension and loss over each map, the mean of all seeds; grey where a run failed."""
+    found = by_fields(groups, ("problem", "map"))
+    problems = list(dict.fromkeys(problem for problem, _ in found))
+    panels = [(over, metric) for over in AXES for metric in METRICS]
+    figure = Figure(figsize=(4.2 * len(panels), 3.6 * len(problems)), layout="constrained")
+    for line, problem in zip(figure.subplots(len(problems), len(panels), squeeze=False), problems, strict=True):
+        for axes, (over, metric) in zip(line, panels, strict=True):
+            here = found.get((problem, over), [])
+            if len(here) > 1:
+                raise ReportError(f"sensitivity: {len(here)} recipes share the map of {problem} over {over}")
+            axes.set(title=f"{problem}: {metric}", xlabel=f"{'initial ' * (over == 'offset')}{over}")
+            axes.set_ylabel("learning rate")
+            if here:
+                _draw(figure, axes, here[0], over, metric)
+            else:
+                axes.set_axis_off()
+                axes.text(0.5, 0.5, "no records", transform=axes.transAxes, ha="center", color="0.5")
+    return figure
+
+
+def _draw(figure: Figure, axes: Axes, group: Runs, over: str, metric: str) -> None:
+    rates, others = _axis(group, "learning_rates"), _axis(group, AXES[over])
+    cells = np.array(group.final(metric), dtype=float)
+    if cells.shape[1:] != (len(rates), len(others)):
+        raise ReportError(
+            f"sensitivity ({group.setting}): {metric} must be a line a learning rate and a column a {over}, "
+            f"{len(rates)} × {len(others)}, not {' × '.join(map(str, cells.shape[1:]))}"
+        )
+    mean = np.ma.masked_invalid(cells.mean(axis=0))
+    is_loss = metric == "loss"
+    # Zero has no place on a logarithmic scale: it is drawn as the smallest loss that has one.
+    positive = mean.compressed()[mean.compressed() > 0]
+    norm = LogNorm(vmin=positive.min(), clip=True) if is_loss and len(positive) else None
+    axes.set_facecolor("0.8")
+    shown = axes.imshow(mean, origin="lower", aspect="auto", norm=norm, cmap="magma_r" if is_loss else "viridis")
+    axes.set_xticks(range(len(others)), [f"{value:g}" for value in others], rotation=45, fontsize=7)
+    axes.set_yticks(range(len(rates)), [f"{value:g}" for value in rates], fontsize=7)
+    figure.colorbar(shown, ax=axes)
+
+
+def _axis(group: Runs, name: str) -> list[Any]:
+    values = group.final(name)
+    if not values:
+        raise ReportError(f"sensitivity ({group.setting}): the records lack {name}")
+    first: list[Any] = values[0]
+    return first

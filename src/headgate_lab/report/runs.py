@@ -1,0 +1,93 @@
+"""Records of one experiment, brought together by recipe: runs that differ in their seed only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+class ReportError(Exception):
+    """Records that no table or figure can be made of; the message is one line and names them."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one recipe, in the order of their seeds."""
+
+    recipe: str
+    setting: str
+    config: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+    def fits(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether the recipe is one that `wanted` speaks of. A seed in it picks runs, not recipes."""
+        return all(name in self.config and same(self.config[name], wanted[name]) for name in wanted if name != "seed")
+
+    def final(self, metric: str, seed: int | None = None) -> list[Any]:
+        """What the runs, or the one of a seed, ended with, without those that have nothing to say."""
+        runs = (record for record in self.records if seed in (None, record["seed"]))
+        values = (record["metrics"]["final"].get(metric) for record in runs)
+        return [value for value in values if value is not None]
+
+    def curves(self, metric: str) -> list[list[Any]]:
+        """A metric of every epoch, by run, for the runs that have it."""
+        columns = (record["metrics"]["epochs"].get(metric) for record in self.records)
+        return [column for column in columns if column]
+
+
+def same(one: object, other: object) -> bool:
+    """Equality, except that true is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def by_recipe(records: Sequence[Record]) -> list[Runs]:
+    """Runs of equal recipes together, in the order of their first fields.
+
+    Raises:
+        ReportError: a run is there twice.
+    """
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        key = (record["recipe"], json.dumps(record["config"], sort_keys=True))
+        found.setdefault(key, []).append(record)
+    runs = []
+    for (recipe, _), alike in found.items():
+        first = alike[0]
+        if twice := [seed for seed, count in Counter(record["seed"] for record in alike).items() if count > 1]:
+            raise ReportError(f"{first['experiment']} ({first['setting']}) has more than one record of seed {twice[0]}")
+        ordered = tuple(sorted(alike, key=lambda record: int(record["seed"])))
+        runs.append(Runs(recipe, first["setting"], first["config"], ordered))
+    return sorted(runs, key=lambda group: ([_rank(value) for value in group.config.values()], group.recipe))
+
+
+def differing(groups: Sequence[Runs]) -> list[str]:
+    """The fields of the configs in which recipes differ, in the configs' order."""
+    names = dict.fromkeys(name for group in groups for name in group.config)
+    first = groups[0].config if groups else {}
+    nothing = object()  # unlike any value, also None
+    return [
+        name for name in names if any(group.config.get(name, nothing) != first.get(name, nothing) for group in groups)
+    ]
+
+
+def provenance(records: Sequence[Record]) -> str:
+    """Where records come from, in one line: how many runs, how many seeds, devices, versions of torch, commits."""
+    seeds = len({record["seed"] for record in records})
+    parts = [f"{len(records)} run{'s' * (len(records) != 1)} of {seeds} seed{'s' * (seeds != 1)}"]
+    for name, short in (("device", None), ("torch", None), ("commit", 10)):
+        known = dict.fromkeys(str(record["environment"].get(name, "unknown"))[:short] for record in records)
+        what = f"{name}s" if name == "commit" and len(known) > 1 else name
+        parts.append(f"{what} {', '.join(sorted(known))}")
+    return "; ".join(parts)
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, then everything else by its text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (0, float(value), "")
+    return (1, 0.0, json.dumps(value))

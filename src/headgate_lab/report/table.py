@@ -1,0 +1,136 @@
+"""A table to read: one line a setting, the paper's and our numbers side by side in each metric's columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headgate_lab.paper import PAPER
+from headgate_lab.paper.number import alike
+from headgate_lab.report.rows import Row
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOTHING = "–"
+# Not a field of a config, but it tells lines apart as those do.
+STATISTIC = "statistic"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as text: what all lines have in common, the head of each column, the cells.
+
+    The first `settings` columns tell the setting.
+    """
+
+    common: str
+    settings: int
+    head: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+def sheet(rows: Sequence[Row]) -> Sheet:
+    """The rows of one experiment, laid out: one or two columns a metric. What all lines share becomes a remark."""
+    names = [*dict.fromkeys(name for row in rows for name in row.setting), STATISTIC]
+    fixed = [name for name in names if len({_value(row, name) for row in rows}) == 1]
+    shown = [name for name in names if name not in fixed]
+    columns = [Column(metric, tuple(rows)) for metric in dict.fromkeys(row.metric for row in rows)]
+    together: dict[str, list[Row]] = {}
+    for row in rows:
+        together.setdefault(json.dumps([row.setting, row.statistic], sort_keys=True), []).append(row)
+    lines = []
+    for line in together.values():
+        cells = [_value(line[0], name) for name in shown]
+        lines.append((*cells, *(cell for column in columns for cell in column.cells(line)), _runs(line)))
+    head = (*map(_words, shown), *(name for column in columns for name in column.head), "runs")
+    common = ", ".join(f"{_words(name)} {_value(rows[0], name)}" for name in fixed if name != STATISTIC)
+    return Sheet(common, len(shown), head, tuple(lines))
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is told of a metric: ours, and the paper's beside it if the paper prints any."""
+
+    metric: str
+    rows: tuple[Row, ...]
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """One name a column."""
+        words = _words(self.metric)
+        return (f"{words}, paper", f"{words}, ours") if self._is_printed else (words,)
+
+    def cells(self, line: Sequence[Row]) -> tuple[str, ...]:
+        """The numbers of one line. Ours is written like the paper's or, if the paper lacks it, like its others."""
+        row = next((row for row in line if row.metric == self.metric), None)
+        if row is None:
+            return (NOTHING, NOTHING) if self._is_printed else (NOTHING,)
+        others = (other.text for other in self.rows if (other.metric, other.statistic) == (row.metric, row.statistic))
+        like = row.text or next(filter(None, others), None)
+        ours = _with_spread(row.ours, row.sd, like)
+        return (_with_spread(row.paper, row.paper_sd, row.text), ours) if self._is_printed else (ours,)
+
+    @property
+    def _is_printed(self) -> bool:
+        return any(row.text for row in self.rows if row.metric == self.metric)
+
+
+def title(experiment: str, rows: Sequence[Row]) -> str:
+    """The line above the table: what it is about, its place in the paper, what all its lines have in common."""
+    part, common = PAPER[experiment], sheet(rows).common
+    return f"{part.title} ({part.place})" + (f"; {common}" if common else "")
+
+
+def rich_table(rows: Sequence[Row]) -> Table:
+    """The table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    laid = sheet(rows)
+    table = Table(box=SIMPLE_HEAD)
+    for number, name in enumerate(laid.head):
+        table.add_column(escape(name), justify="left" if number < laid.settings else "right")
+    for line in laid.lines:
+        table.add_row(*map(escape, line))
+    return table
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table for a page."""
+    laid = sheet(rows)
+    rule = ["---" if number < laid.settings else "---:" for number in range(len(laid.head))]
+    lines = [f"Everywhere: {laid.common}.\n"] if laid.common else []
+    for cells in (laid.head, rule, *laid.lines):
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """All rows as a JSON list, a row a line."""
+    return "[\n" + ",\n".join(json.dumps(row.as_json(), ensure_ascii=False) for row in rows) + "\n]"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _value(row: Row, name: str) -> str:
+    value: Any = row.statistic if name == STATISTIC else row.setting.get(name)
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _with_spread(value: float | None, sd: float | None, like: str | None) -> str:
+    if value is None:
+        return NOTHING
+    return alike(value, like) + ("" if sd is None else f" ± {alike(sd, like)}")
+
+
+def _runs(rows: Sequence[Row]) -> str:
+    counts = sorted({row.n for row in rows})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

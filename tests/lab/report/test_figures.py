@@ -1,0 +1,167 @@
+"""Figures show what records say; what they lack is said."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from headgate_lab.engine.record import read_runs
+from headgate_lab.paper import PAPER
+from headgate_lab.report.figures import FIGURES, picture
+from headgate_lab.report.runs import ReportError, by_recipe
+from tests.lab.report.synthetic import (
+    LINEAR_5,
+    write,
+    write_autoencoder,
+    write_dimension,
+    write_lenet,
+    write_sensitivity,
+)
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "dimension": write_dimension,
+    "sensitivity": write_sensitivity,
+    "autoencoder": write_autoencoder,
+    "lenet": write_lenet,
+}
+
+
+def drawn(out: Path, experiment: str) -> Any:
+    return FIGURES[experiment](by_recipe(read_runs(out, experiment)))
+
+
+def lines(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """The labelled points of a panel: means across and upwards."""
+    found = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        line = handle[0] if hasattr(handle, "__getitem__") else handle
+        found[label] = (list(line.get_xdata()), list(line.get_ydata()))
+    return found
+
+
+@pytest.mark.parametrize("experiment", WRITERS)
+def test_a_figure_is_a_picture(experiment: str, tmp_path: Path) -> None:
+    WRITERS[experiment](tmp_path)
+    image = imread(io.BytesIO(picture(experiment, read_runs(tmp_path, experiment))))
+    assert image.shape[2] == 4 and image.shape[1] > 1000
+    assert len(np.unique(image.reshape(-1, 4), axis=0)) > 10
+
+
+def test_every_figure_belongs_to_the_paper() -> None:
+    assert FIGURES.keys() <= PAPER.keys()
+
+
+def test_dimension_per_step_with_its_spread_and_the_truth(tmp_path: Path) -> None:
+    write_dimension(tmp_path)
+    panels = drawn(tmp_path, "dimension").axes
+    assert [axes.get_title() for axes in panels] == [
+        f"{problem}, settings: {settings}"
+        for settings in ("paper", "ours")
+        for problem in ("linear", "quadratic", "neural")
+    ]
+    steps, mean = lines(panels[0])["5 factors (2 runs)"]
+    assert steps == list(range(1, 11))
+    assert (mean[0], mean[-1]) == (50.0, 5.5)
+    truths = [line.get_ydata()[0] for line in panels[0].lines if line.get_linestyle() == ":"]
+    assert truths == [5, 10]
+    band = panels[0].collections[0].get_paths()[0].vertices
+    assert band[:, 1].min() == pytest.approx(5.5 - 0.5**0.5)
+
+
+def test_steps_are_those_the_records_tell(tmp_path: Path) -> None:
+    epochs: dict[str, list[Any]] = {"step": [100, 200, 300], "dimension": [50, None, 5]}
+    write(tmp_path, "dimension", LINEAR_5, 0, {"dimension": 5}, epochs)
+    panels = drawn(tmp_path, "dimension").axes
+    steps, mean = lines(panels[0])["5 factors (1 run)"]
+    assert steps == [100, 200, 300] and np.isnan(mean[1])
+    assert [text.get_text() for text in panels[1].texts] == ["no records"]
+
+
+def test_heat_maps_average_seeds_and_leave_failures_out(tmp_path: Path) -> None:
+    write_sensitivity(tmp_path)
+    config = {"problem": "linear", "map": "strength", "factors": 5}
+    rates, strengths = [0.001, 0.01, 0.1], [0.01, 0.1]
+    again = {"dimension": [[48, 20], [5, 5], [5, 5]], "loss": [[1.0, 0.5], [1e-6, 0.0], [1e-3, 1.0]]}
+    write(tmp_path, "sensitivity", config, 1, again | {"learning_rates": rates, "strengths": strengths})
+    figure = drawn(tmp_path, "sensitivity")
+    first = figure.axes[0].images[0].get_array()
+    assert first[0, 0] == 49 and first.mask.tolist() == [[False, False], [False, False], [False, True]]
+    loss = figure.axes[1].images[0]
+    assert loss.norm.vmin == 1e-6 and loss.norm(0.0) == 0.0  # a loss of zero is the best, not a failure
+
+
+def test_a_map_of_another_shape_is_refused(tmp_path: Path) -> None:
+    final = {"dimension": [[5, 5, 5]], "loss": [[1.0]], "learning_rates": [0.1], "strengths": [1.0, 2.0]}
+    write(tmp_path, "sensitivity", {"problem": "linear", "map": "strength"}, 0, final)
+    with pytest.raises(ReportError, match="a line a learning rate and a column a strength, 1 × 2, not 1 × 3"):
+        drawn(tmp_path, "sensitivity")
+
+
+def test_a_map_without_axes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "sensitivity", {"problem": "linear", "map": "offset"}, 0, {"dimension": [[5]]})
+    with pytest.raises(ReportError, match="lack learning_rates"):
+        drawn(tmp_path, "sensitivity")
+
+
+def test_the_autoencoder_has_every_run_and_the_means(tmp_path: Path) -> None:
+    write_autoencoder(tmp_path)
+    mse, f1, shrinking = drawn(tmp_path, "autoencoder").axes
+    assert lines(mse)["DAM"][0] == [9.0, 19.0, 29.0]
+    assert lines(mse)["DAM"][1] == pytest.approx([0.07, 0.06, 0.05])
+    # The run without a score is left out of the scores only.
+    assert [len(axes.collections[0].get_offsets()) for axes in (mse, f1)] == [9, 8]
+    assert lines(shrinking)["L1"] == ([0.01, 1.0, 10.0], [29.0, 19.0, 9.0])
+
+
+def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) -> None:
+    write_lenet(tmp_path)
+    panels = drawn(tmp_path, "lenet").axes
+    assert panels[0].get_title() == "lenet5, tanh"
+    accuracy, pruned, size = map(lines, panels)
+    assert accuracy["ours"] == ([0.0, 0.1], [98.5, 98.5])
+    printed = "the paper's method: as printed"
+    assert accuracy[printed][0] == [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]
+    assert pruned[printed][1][-1] == 98.90
+    assert size[printed][0][0] == 700.0
+    assert size["narrower"] == ([4100.0], [97.0])
+    assert "narrower" not in accuracy
+
+
+@pytest.mark.parametrize(
+    ("experiment", "x", "y"),
+    [
+        ("curves", "pruned", "accuracy"),
+        ("cifar", "params", "accuracy"),
+        ("tinyimagenet", "pruned_channels", "accuracy"),
+        ("link_prediction", "dimension", "auc"),
+    ],
+)
+def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: Path) -> None:
+    for dataset in ("one", "two"):
+        for strength in (0.1, 0.5):
+            config = {"network": "net", "dataset": dataset, "method": "ours", "strength": strength}
+            write(tmp_path, experiment, config, 0, {x: 100 * strength, y: 90 - strength})
+    panels = drawn(tmp_path, experiment).axes
+    assert [axes.get_title() for axes in panels] == ["one", "two"]
+    ((across, upwards),) = lines(panels[0]).values()
+    assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
+
+
+def test_losses_of_every_epoch(tmp_path: Path) -> None:
+    epochs: dict[str, list[Any]] = {"loss": [3.0, 2.0], "validation_loss": [4.0, 3.0], "offset": [1.0, 0.0]}
+    write(tmp_path, "stability", {"method": "paper"}, 0, {}, epochs)
+    (axes,) = drawn(tmp_path, "stability").axes
+    assert lines(axes) == {"loss": ([1, 2], [3.0, 2.0]), "validation loss": ([1, 2], [4.0, 3.0])}
+
+
+@pytest.mark.parametrize("experiment", FIGURES)
+def test_records_without_what_the_figure_shows_are_refused(experiment: str, tmp_path: Path) -> None:
+    write(tmp_path, experiment, {"problem": "linear", "map": "offset", "dataset": "d"}, 0, {})
+    with pytest.raises(ReportError, match=f"{experiment}.* lack"):
+        picture(experiment, read_runs(tmp_path, experiment))

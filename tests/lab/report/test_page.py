@@ -1,0 +1,58 @@
+"""docs/results.md is what the records say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate_lab.paper import PAPER
+from headgate_lab.report.page import main, page, read_all
+from tests.lab.report.synthetic import write, write_dimension, write_lenet
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_in_the_docs_is_the_records() -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert text == page(read_all(ROOT / "results")), "run `make results`"
+    for name in re.findall(r"\]\((figures/\w+\.png)\)", text):
+        assert (ROOT / "docs" / name).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    text = page(read_all(tmp_path))
+    assert f"There is no record of {', '.join(PAPER)}." in text
+    assert "| lenet | Appendix E.1, tab:mnist_dam_lenet | 0 of 90 | 0 |" in text
+    assert "![" not in text
+
+
+def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lenet(tmp_path / "results")
+    write(tmp_path / "results", "cka", {"network": "preresnet164", "method": "paper"}, 0, {"cka_mean": 0.25})
+    arguments = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "results.md")]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'results.md'}: 11 runs, 1 figures\n"
+    text = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert text == page(read_all(tmp_path / "results"))
+    assert "| [lenet](#lenet) | Appendix E.1, tab:mnist_dam_lenet | 6 of 90 | 10 |" in text
+    assert "10 runs of 2 seeds; device two cores; torch 2.13.0; commit 0123456789." in text
+    assert "Missing: 84 of the paper's 90 rows have no run yet." in text
+    assert "Missing: 11 of the paper's 12 rows have no run yet." in text
+    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["figures/lenet.png"]
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["lenet.png"]
+    assert "\n## cka\n" in text and "lenet" not in text.partition("## Not measured yet")[2]
+
+
+def test_an_error_is_one_line_and_leaves_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dimension(tmp_path / "results")
+    again = {"problem": "linear", "factors": 5, "settings": "paper", "strength": 9}
+    write(tmp_path / "results", "dimension", again, 0, {"dimension": 5})
+    (tmp_path / "results.md").write_text("as it was")
+    arguments = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "results.md")]
+    assert main(arguments) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("error: dimension: the paper's row") and complaint.count("\n") == 1
+    assert (tmp_path / "results.md").read_text() == "as it was"
+    assert not (tmp_path / "figures").exists()
