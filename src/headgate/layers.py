@@ -1,7 +1,8 @@
 """The few layers of our own that a compacted model may contain, under the same parameter names as before.
 
 A residual branch that was narrowed still adds into a wider stream. Its last layer then becomes a `WriteBack` layer:
-the same layer with fewer outputs, which writes them into their places and zeros everywhere else.
+the same layer with fewer outputs, which writes them into their places and zeros everywhere else. A gate that was
+placed by hand becomes a `Scale`, which multiplies the channels that are left by what its mask was.
 """
 
 from __future__ import annotations
@@ -96,6 +97,32 @@ class WriteBackInstanceNorm2d(WriteBack, nn.InstanceNorm2d):
 
 class WriteBackInstanceNorm3d(WriteBack, nn.InstanceNorm3d):
     """A narrow `nn.InstanceNorm3d` that writes back."""
+
+
+class Scale(nn.Module):
+    """Multiplies channels along `dim` by fixed numbers, the buffer `gain`: what is left of a hand-placed gate.
+
+    Example:
+        >>> Scale(torch.tensor([0.5, 2.0]), dim=1)(torch.ones(1, 2))
+        tensor([[0.5000, 2.0000]])
+    """
+
+    gain: Tensor
+
+    def __init__(self, gain: Tensor, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("gain", gain)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` times the numbers, in x's own dtype."""
+        shape = [1] * x.dim()
+        shape[self.dim] = len(self.gain)
+        return x * self.gain.to(x.dtype).view(shape)
+
+    def extra_repr(self) -> str:
+        """How many channels, and along which axis."""
+        return f"{len(self.gain)}, dim={self.dim}"
 
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {

@@ -156,10 +156,11 @@ def find_groups(model: nn.Module, example: Any) -> Plan:
     widths: dict[str, Tensor] = {}
     for program in graphs(model, Example.of(example)):
         Walk(ledger, names, parameters, widths).run(program)
-    return _plan(ledger.solve(), widths, names)
+    return plan_of(ledger.solve(), widths, names)
 
 
-def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:
+def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:
+    """The plan of a solved ledger; `widths` are what norms without parameters normalise, `names` the model's order."""
     where = _axes_of_units(solution)
     prunable: dict[frozenset[Axis], list[int]] = {}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from headgate.errors import RecipeError
-from headgate.layers import can_write_back, write_back_
+from headgate.gate import Gate
+from headgate.layers import Scale, can_write_back, write_back_
 from headgate.surgery.recipe import (
     RECIPE,
     SIZES,
@@ -36,6 +37,7 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     check_recipe(model, recipe)
     earlier = recipe_on(model)
     whole = recipe if earlier is None else earlier.then(recipe)
+    _fix_gates_(model, recipe.scales)
     _cut_(model, recipe.cuts)
     modules = _modules(model)
     for size in recipe.sizes:
@@ -47,6 +49,17 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     for path in recipe.gone:
         model.set_submodule(path, nn.Identity())
     setattr(model, RECIPE, whole)
+
+
+def _fix_gates_(model: nn.Module, paths: tuple[str, ...]) -> None:
+    """Each gate becomes a scale by its mask as it is now; a gate with several paths becomes one scale."""
+    modules, scales = _modules(model), dict[int, Scale]()
+    for path in paths:
+        gate = modules[path]
+        assert isinstance(gate, Gate)
+        if id(gate) not in scales:
+            scales[id(gate)] = Scale(gate.mask().detach(), gate.dim).train(gate.training)
+        model.set_submodule(path, scales[id(gate)])
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -100,6 +113,9 @@ def check_recipe(model: nn.Module, recipe: Recipe) -> None:
             raise RecipeError(f"the recipe cuts axis {cut.axis} of {cut.name!r}, which the model does not have")
         _check_ranges(cut.kept, tensors[cut.name].shape[cut.axis], f"the recipe's cut of {cut.name}")
     _check_ties(recipe, tensors)
+    for path in recipe.scales:
+        if not path or not isinstance(modules.get(path), Gate):
+            raise RecipeError(f"the recipe fixes the gate {path!r}, which the model does not have")
     for size in recipe.sizes:
         _check_size(size, modules)
     for write in recipe.writes:

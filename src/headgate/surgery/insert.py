@@ -85,7 +85,7 @@ def insert_gates_(
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
     _check_options(order, scale, branches)
     given = Example.of(example)
-    plan = proven(model, given, _writable(model, find_groups(model, given)))
+    plan = proven(model, given, writable(model, find_groups(model, given)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
@@ -99,7 +99,7 @@ def insert_gates_(
     return bank.views()
 
 
-def _writable(model: nn.Module, plan: Plan) -> Plan:
+def writable(model: nn.Module, plan: Plan) -> Plan:
     """The plan with only those branches whose last layer is a module that can write back, and that share nothing."""
     uses = Counter(axis for branch in plan.branches for axis in branch.sliced)
     kept = []

@@ -19,6 +19,7 @@ from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
+from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
 from headgate.surgery.keep import Keep, chosen, kept_masks, silent_blocks, sites
 from headgate.surgery.shrink import shrink_
@@ -45,17 +46,17 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
 
     Raises:
         ArgumentError: an unknown `of`.
-        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model whose gates were
-            all placed by hand: nobody knows what reads them.
+        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model with
+            gates placed by hand: nobody knows what reads them.
         TraceError: "macs" of a compacted model that torch.export cannot trace.
     """
     if of not in get_args(Of):
         raise ArgumentError(f"kept: of={of!r} is unknown; use one of {', '.join(map(repr, get_args(Of)))}")
     require_gates(model, "kept")
     now, root = status(model), unwrap(model)
-    if of != "channels" and bank_of(root) is None:
+    if of != "channels" and (by_hand := placed_gates(root)):
         raise GateError(
-            f"kept: of={of!r} needs gates that insert_gates_ has placed; the {len(now.gates)} of "
+            f"kept: of={of!r} needs gates that insert_gates_ has placed; {', '.join(sorted(by_hand))} of "
             f"{type(root).__name__} were placed by hand, and only of='channels' is known for them"
         )
     if bank_of(root) is None:

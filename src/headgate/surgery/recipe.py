@@ -1,8 +1,9 @@
 """What surgery does to a network, as plain frozen data: enough to do it again to a fresh network of the same class.
 
 A recipe names what goes, and nothing that runs: indices kept along axes of named tensors, size attributes from a fixed
-list, layers that write back, blocks that became their shortcut. It begins with the names and shapes of the network it
-is for, its fingerprint, so that it is never applied to another one. `then` joins two recipes into one.
+list, layers that write back, blocks that became their shortcut, hand-placed gates that became fixed scales. It begins
+with the names and shapes of the network it is for, its fingerprint, so that it is never applied to another one. `then`
+joins two recipes into one.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class Write:
 class Recipe:
     """From the network whose tensors have the shapes `dense` to a smaller one.
 
-    `dense` holds the parameters, the persistent buffers, and whatever else is cut. Cuts come first, then sizes, then
-    layers that write back, then the blocks in `gone` become `nn.Identity`.
+    `dense` holds the parameters, the persistent buffers, and whatever else is cut. The gates in `scales` become fixed
+    scales before anything else: of their tensors only `gain` remains. Then come cuts, sizes, layers that write back,
+    and at last the blocks in `gone` become `nn.Identity`.
     """
 
     dense: tuple[tuple[str, Shape], ...]
@@ -71,6 +73,7 @@ class Recipe:
     sizes: tuple[Resize, ...] = ()
     writes: tuple[Write, ...] = ()
     gone: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
         return self
@@ -84,7 +87,16 @@ class Recipe:
 
     def outcome(self) -> dict[str, Shape]:
         """Names and shapes of what is left: without what lay in the blocks that are gone."""
-        return {name: shape for name, shape in self.cut_shapes().items() if not within(name, self.gone)}
+        return {name: shape for name, shape in self.cut_shapes().items() if self.leaves(name)}
+
+    def leaves(self, name: str) -> bool:
+        """Whether a tensor of this name is still there afterwards, cut or not."""
+        gate, _, leaf = name.rpartition(".")
+        return not within(name, self.gone) and (leaf == "gain" or gate not in self.scales)
+
+    def fixes(self, gate: str) -> bool:
+        """Whether the hand-placed gate of this name is a gate no more afterwards."""
+        return gate in self.scales or within(gate, self.gone)
 
     def then(self, later: Recipe) -> Recipe:
         """One recipe for this and then `later`, which is for what this one leaves.
@@ -110,6 +122,7 @@ class Recipe:
             tuple(sizes.values()),
             (*self.writes, *later.writes),
             tuple(sorted(path for path in gone if not within(path, gone - {path}))),
+            (*self.scales, *later.scales),
         )
 
 

@@ -30,6 +30,7 @@ def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
             for write in recipe.writes
         },
         "gone": list(recipe.gone),
+        "scales": list(recipe.scales),
     }
 
 
@@ -39,7 +40,7 @@ def recipe_from_json(data: Any) -> Recipe:
     Raises:
         RecipeError: the data is not a recipe; the message names the place.
     """
-    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone"), "recipe")
+    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone", "scales"), "recipe")
     return Recipe(
         tuple((name, tuple(_integers(shape, name))) for name, shape in mapping(given["dense"], "dense").items()),
         tuple(
@@ -54,6 +55,7 @@ def recipe_from_json(data: Any) -> Recipe:
         ),
         tuple(_write(path, data) for path, data in mapping(given["writes"], "writes").items()),
         strings(given["gone"], "gone"),
+        strings(given["scales"], "scales"),
     )
 
 
