@@ -20,7 +20,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
+from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs
 from headgate.channels.rules.step import MADE
@@ -58,7 +60,8 @@ class Branch:
     `units` numbers the rows by the stream's units, from 0; `group` names the stream's group where both have the same
     units in the same order, so that both can close in one order. `sliced` axes are cut in the small model, whose map
     then writes its narrow output back into place. A branch that is silent altogether leaves with its `block`, the
-    module that only adds it to its input, if there is one.
+    module that only adds it to its input, if there is one. Else the modules in `inner`, the map and what only feeds
+    it, need not compute anything any more; there are none where that cannot be shown.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Branch:
     masked: tuple[Axis, ...]
     sliced: tuple[Axis, ...]
     block: str | None
+    inner: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -154,9 +158,16 @@ def find_groups(model: nn.Module, example: Any) -> Plan:
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
-    for program in graphs(model, Example.of(example)):
+    programs = list(graphs(model, Example.of(example)))
+    for program in programs:
         Walk(ledger, names, parameters, widths).run(program)
-    return plan_of(ledger.solve(), widths, names)
+    return with_inner(plan_of(ledger.solve(), widths, names), model, programs)
+
+
+def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]) -> Plan:
+    """The plan with what only feeds the end of each branch."""
+    inner = feeding_modules(model, programs, [branch.path for branch in plan.branches])
+    return replace(plan, branches=tuple(replace(b, inner=inner.get(b.path, ())) for b in plan.branches))
 
 
 def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]) -> Plan:

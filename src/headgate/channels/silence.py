@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from headgate.channels.groups import STAYS, Plan, plan_of
+from headgate.channels.groups import STAYS, Plan, plan_of, with_inner
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs, views
 from headgate.channels.rules import contraction, einsum
@@ -90,7 +90,7 @@ def find_silence(model: nn.Module, example: Any, zeros: Mapping[str, Tensor], na
         walks.append((Walk(ledger, names, parameters, widths, narrow), program))
         walks[-1][0].run(program)
     solution = ledger.solve()
-    plan = plan_of(solution, widths, names)
+    plan = with_inner(plan_of(solution, widths, names), model, [program for _, program in walks])
     numbers = _numbers(plan, solution)
     start = {
         names[name]: frozenset(solution.axes[names[name], 0][closed].tolist())

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from headgate.errors import RecipeError
 from headgate.gate import Gate
-from headgate.layers import Scale, can_write_back, write_back_
+from headgate.layers import Scale, can_be_empty, can_write_back, empty_, outputs_of, write_back_
 from headgate.surgery.recipe import (
     RECIPE,
     SIZES,
     Cut,
+    Empty,
     Ranges,
     Recipe,
     Resize,
@@ -46,6 +47,8 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
         module = modules[write.path]
         places = indices_of(write.places).to(next(module.parameters()).device)
         write_back_(module, places, write.width, write.channel_dim)
+    for empty in recipe.emptied:
+        empty_(model, empty.path, empty.width)
     for path in recipe.gone:
         model.set_submodule(path, nn.Identity())
     setattr(model, RECIPE, whole)
@@ -120,9 +123,21 @@ def check_recipe(model: nn.Module, recipe: Recipe) -> None:
         _check_size(size, modules)
     for write in recipe.writes:
         _check_write(write, modules, recipe, tensors)
+    for empty in recipe.emptied:
+        _check_empty(empty, modules)
     for path in recipe.gone:
         if not path or path not in modules:
             raise RecipeError(f"the recipe removes the block {path!r}, which the model does not have")
+
+
+def _check_empty(empty: Empty, modules: dict[str, nn.Module]) -> None:
+    """A layer that `Zeros` can stand in for, and no more channels than it had."""
+    module = modules.get(empty.path)
+    if not empty.path or module is None or not can_be_empty(module):
+        raise RecipeError(f"the recipe empties {empty.path!r}, which is no layer that it could empty")
+    channels = outputs_of(module)
+    if not min(channels, 1) <= empty.width <= channels:
+        raise RecipeError(f"the recipe lets {empty.path} return {empty.width} channels of zeros; it had {channels}")
 
 
 def _check_ranges(ranges: Ranges, size: int, what: str) -> None:

@@ -74,7 +74,8 @@ def insert_gates_(
         floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
         branches: "narrow" cuts what a residual branch does not write, and its last layer writes the rest into place.
             "full" keeps the outputs of branches at full width, zeros included, and needs no layer of ours; often
-            faster where branches are thin. Either way a branch that writes nothing goes, where its block allows it.
+            faster where branches are thin. Either way a branch that writes nothing goes with its block, where all the
+            block does is to add it; a narrow one also takes along what only feeds it where the block stays.
         multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
 
     Raises:

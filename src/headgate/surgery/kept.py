@@ -21,7 +21,8 @@ from headgate.gated import require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen, kept_masks, silent_blocks, sites
+from headgate.surgery.keep import Keep, chosen, idle_modules, kept_masks, sites
+from headgate.surgery.recipe import within
 from headgate.surgery.shrink import shrink_
 
 Of = Literal["channels", "params", "macs"]
@@ -81,10 +82,10 @@ def _of_params(root: nn.Module, plan: Plan, keep: Keep) -> float:
     dense = _without_gates(root)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
     gone = dict.fromkeys(shapes, True)
-    blocks = silent_blocks(plan, keep)
+    idle = idle_modules(plan, keep)
     for alias, name in aliases(dense).items():
         if name in gone:
-            gone[name] &= any(alias.startswith(f"{block}.") for block in blocks)
+            gone[name] &= within(alias, idle)
     left = _elements_left(shapes, plan, keep)
     return sum(left[name] for name in shapes if not gone[name]) / sum(map(prod, shapes.values()))
 
@@ -115,11 +116,11 @@ class _Work:
     def left(self, keep: Keep) -> int:
         """The multiply-accumulates of the calls that remain, by what remains of their weights."""
         plan = self.insertion.plan
-        now, blocks = _elements_left(self.shapes, plan, keep), set(silent_blocks(plan, keep))
+        now, idle = _elements_left(self.shapes, plan, keep), idle_modules(plan, keep)
         return sum(
             call.macs // sum(prod(self.shapes[name]) for name in call.weights) * sum(now[name] for name in call.weights)
             for call in self.calls
-            if blocks.isdisjoint(call.modules)
+            if idle.isdisjoint(call.modules)
         )
 
 
@@ -161,13 +162,13 @@ def _macs_after(root: nn.Module, insertion: Insertion, keep: Keep) -> int:
 
 
 def _trial(plan: Plan) -> Keep:
-    """About half of all units; of the branches that can leave with their block, every other one."""
+    """About half of all units; of the branches that can leave altogether, every other one."""
     generator = torch.Generator().manual_seed(0)
     vectors, silent = {}, False
     for name, site in sites(plan).items():
         vector = torch.ones(site.size, dtype=torch.bool)
         vector[torch.randperm(site.size, generator=generator)[: site.size // 2]] = False
-        if isinstance(site, Branch) and site.block is not None:
+        if isinstance(site, Branch) and (site.block is not None or site.inner):
             silent = not silent
             vector &= not silent
         vectors[name] = vector

@@ -60,12 +60,20 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Empty:
+    """The layer at `path` returns `width` channels of zeros, or, where that is 0, as many as it is given."""
+
+    path: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """From the network whose tensors have the shapes `dense` to a smaller one.
 
     `dense` holds the parameters, the persistent buffers, and whatever else is cut. The gates in `scales` become fixed
     scales before anything else: of their tensors only `gain` remains. Then come cuts, sizes, layers that write back,
-    and at last the blocks in `gone` become `nn.Identity`.
+    layers that only return zeros from now on, and at last the blocks in `gone` become `nn.Identity`.
     """
 
     dense: tuple[tuple[str, Shape], ...]
@@ -74,6 +82,7 @@ class Recipe:
     writes: tuple[Write, ...] = ()
     gone: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
+    emptied: tuple[Empty, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
         return self
@@ -91,8 +100,10 @@ class Recipe:
 
     def leaves(self, name: str) -> bool:
         """Whether a tensor of this name is still there afterwards, cut or not."""
-        gate, _, leaf = name.rpartition(".")
-        return not within(name, self.gone) and (leaf == "gain" or gate not in self.scales)
+        path, _, leaf = name.rpartition(".")
+        if within(name, self.gone) or any(path == empty.path for empty in self.emptied):
+            return False
+        return leaf == "gain" or path not in self.scales
 
     def fixes(self, gate: str) -> bool:
         """Whether the hand-placed gate of this name is a gate no more afterwards."""
@@ -106,14 +117,18 @@ class Recipe:
         """
         rows = {(f"{write.path}.{leaf}", 0): write.path for write in self.writes for leaf in ("weight", "places")}
         kept = {(cut.name, cut.axis): cut.kept for cut in self.cuts}
+        widths = {f"{empty.path}.zeros": empty for empty in self.emptied}
         for cut in later.cuts:
             key = (cut.name, cut.axis)
+            if cut.name in widths:
+                widths[cut.name] = Empty(widths[cut.name].path, count(cut.kept))
+                continue
             if key in rows:
                 raise RecipeError(f"{rows[key]}: its outputs are written back into a wider stream: they cannot be cut")
             first = kept.get(key)
             kept[key] = cut.kept if first is None else ranges_of(indices_of(first)[indices_of(cut.kept)])
         known = dict(self.dense)
-        new = {cut.name for cut in later.cuts} - set(known)
+        new = {cut.name for cut in later.cuts} - set(known) - set(widths)
         sizes = {(size.path, size.attribute): size for size in (*self.sizes, *later.sizes)}
         gone = {*self.gone, *later.gone}
         return Recipe(
@@ -123,6 +138,7 @@ class Recipe:
             (*self.writes, *later.writes),
             tuple(sorted(path for path in gone if not within(path, gone - {path}))),
             (*self.scales, *later.scales),
+            (*widths.values(), *later.emptied),
         )
 
 

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
-from headgate.surgery.keep import Keep, branch_mask, random_keep, sites, stream_mask
+from headgate.surgery.keep import Keep, branch_mask, chosen, random_keep, sites, stream_mask
 from headgate.surgery.shrink import shrink_
 
 TOLERANCE = 1e-9
@@ -53,7 +54,20 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
         tries = (random_keep(plan, [known[name] for name in names], seed) for seed in TRIALS)
         return next((found for keep in tries if (found := failure(model, example, plan, keep))), None)
 
-    return plan.without(culprits([name for name, site in known.items() if site.size > 1], problem))
+    return _proven_silent(model, example, plan.without(culprits([n for n, s in known.items() if s.size > 1], problem)))
+
+
+def _proven_silent(model: nn.Module, example: Example, plan: Plan) -> Plan:
+    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it."""
+
+    def problem(names: list[str]) -> str | None:
+        silent = {b.name: torch.zeros(b.size, dtype=torch.bool) for b in plan.branches if b.name in names}
+        return failure(model, example, plan, chosen(plan, silent))
+
+    leaving = [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
+    failed = culprits(leaving, problem)
+    stay = (replace(b, block=None, inner=()) if b.name in failed else b for b in plan.branches)
+    return replace(plan, branches=tuple(stay))
 
 
 def culprits(names: list[str], problem: Callable[[list[str]], str | None]) -> dict[str, str]:
