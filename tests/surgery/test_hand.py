@@ -210,6 +210,45 @@ def test_the_end_of_a_branch_stops_writing_what_its_gate_closed(seed: int) -> No
     assert small.stem.weight.shape[0] == 8  # the branch reads the stream in front of the gate
 
 
+def test_one_gate_under_two_names(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        gate = hg.Gate(8)
+        return nn.Sequential(nn.Linear(6, 8), gate, nn.Linear(8, 8), gate, nn.Linear(8, 3))
+
+    model, example = ready(build), in_double(rows())
+    (opened,) = close_(model, 1)
+    small = hg.compact(model, example)
+    assert small[1] is small[3]
+    assert list(small[2].weight.shape) == [opened, opened]
+    assert error(outputs(model, example), outputs(small, example)) < LIMIT
+    hg.save(small, tmp_path / "small.safetensors")
+    again = hg.load(tmp_path / "small.safetensors", build)
+    assert again[1] is again[3]
+    assert error(outputs(small, example), outputs(again, example)) == 0.0
+
+
+class Deciding(nn.Module):
+    """Looks at values, which no graph can follow; the gate stands in a part that can be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = autoencoder(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        return self.head(x if x.sum() > 0 else -x)
+
+
+def test_a_gate_in_a_part_of_a_model_that_cannot_be_traced() -> None:
+    model, example = ready(Deciding), in_double(rows())
+    (opened,) = close_(model, 2)
+    small = hg.compact(model, example)
+    assert small.body[2][0].in_features == opened
+    assert error(outputs(model, example), outputs(small, example)) < LIMIT
+    with pytest.raises(hg.TraceError, match="cannot trace Deciding"):
+        hg.compact(model, example, outputs="narrow")
+
+
 REFUSED: dict[str, tuple[Build, Any, str]] = {
     "sigmoid": (
         lambda: nn.Sequential(nn.Linear(6, 8), hg.Gate(8), nn.Sigmoid(), nn.Linear(8, 3)), rows(),

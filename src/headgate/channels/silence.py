@@ -64,8 +64,8 @@ class Silence:
     """A model's plan, and what is known of the units that some tensors set to zero.
 
     `silent` says of every unit of the plan whether it is zero wherever it is read, `obstacles` why another one is not.
-    `returned` gives, for every tensor that the model returns, the units along its axes. `ends` names the linear map
-    whose output, and nothing else, a tensor scales: perhaps the end of a residual branch.
+    `returned` gives, for every tensor that the model returns, the units along its axes, where these may go. `ends`
+    names the linear map whose output, and nothing else, a tensor scales: perhaps the end of a residual branch.
     """
 
     plan: Plan
@@ -104,7 +104,8 @@ def find_silence(model: nn.Module, example: Any, zeros: Mapping[str, Tensor], na
     exposed = {numbers[root]: why for root, why in following.exposed.items() if root in numbers}
     silent = torch.zeros(plan.size, dtype=torch.bool)
     silent[[unit for unit in sorted(closed) if unit not in exposed]] = True
-    return Silence(plan, silent, exposed, _returned(walks[-1], solution, numbers), following.ends)
+    returned = _returned(walks[-1], solution, numbers) if narrow else ()
+    return Silence(plan, silent, exposed, returned, following.ends)
 
 
 def _numbers(plan: Plan, solution: Solution) -> dict[int, int]:

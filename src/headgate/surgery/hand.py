@@ -67,7 +67,8 @@ def cut_placed_gates_(model: nn.Module, example: Example, outputs: Outputs, unre
     reasons = {} if unremovable == "scale" else _never_closing(found)
     fixed = copy.deepcopy(model)
     fix_placed_gates_(fixed, "compact")
-    gains = {path: scale.gain for path, scale in _scales(fixed).items() if path in found}
+    once = dict(fixed.named_modules())
+    gains = {path: scale.gain for path, scale in _scales(fixed).items() if path in found and path in once}
     closed = {path: gain == 0 for path, gain in gains.items() if bool((gain == 0).any())}
     if not closed or reasons:
         _refuse(reasons)
