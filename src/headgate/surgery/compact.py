@@ -172,7 +172,7 @@ def _check_equal(gated: nn.Module, small: nn.Module, example: Example, narrowing
     problem = difference(expected, got, tolerance)
     if problem is not None:
         # What a GPU rounds to ten bits (TF32) differs by more: only arithmetic without such rounding tells.
-        problem = _difference_in_double(gated, small, example, tolerance)
+        problem = _difference_in_double(gated, small, example, narrowing, tolerance)
     if problem is not None:
         raise CompactionError(
             f"compact: the smaller {type(small).__name__} does not compute what the gated one computes: {problem} "
@@ -180,12 +180,14 @@ def _check_equal(gated: nn.Module, small: nn.Module, example: Example, narrowing
         )
 
 
-def _difference_in_double(gated: nn.Module, small: nn.Module, example: Example, tolerance: float) -> str | None:
+def _difference_in_double(
+    gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing, tolerance: float
+) -> str | None:
     gated, small = copy.deepcopy(gated).double(), copy.deepcopy(small).double()
     given = in_double(example)
     with evaluating(gated), evaluating(small), made_in_double():
         expected, got = gated(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
-    return difference(expected, got, tolerance)
+    return difference(narrowed(expected, narrowing), narrowed(got, ()), tolerance)
 
 
 def _dtypes(outputs: Any) -> list[torch.dtype]:
