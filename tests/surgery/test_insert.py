@@ -425,7 +425,7 @@ def test_nothing_wanted():
 
 
 def test_removing_what_is_not_there():
-    with pytest.raises(hg.GateError, match="remove_gates_: no gates"):
+    with pytest.raises(hg.GateError, match="remove_gates_: Chain has no gates"):
         hg.remove_gates_(Chain())
 
 
