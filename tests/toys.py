@@ -101,6 +101,29 @@ class PostBlock(nn.Module):
         return self.relu(out)
 
 
+class PostBottleneck(nn.Module):
+    """Narrow, convolve, widen; added in place to its input or a projection of it, then activated."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(inputs, inner, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv2, self.bn2 = conv(inner, inner, stride=stride, bias=False), nn.BatchNorm2d(inner)
+        self.conv3, self.bn3 = conv(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                conv(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
 class PreBlock(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
         super().__init__()
@@ -608,6 +631,22 @@ RESIDUALS = [
         IMAGE,
         {"0.0": 8, "1.conv1": 8, "2.conv1": 8},
         {"1.bn2:write": 8, "2.bn2:write": 8},
+        others=ELSEWHERE,
+    ),
+    Toy(
+        "bottlenecks with projection",
+        lambda: nn.Sequential(unit(3, 6), PostBottleneck(6, 5, 8), PostBottleneck(8, 5, 10, 2), conv(10, 2, 1)),
+        IMAGE,
+        {
+            "0.0": 6,
+            "1.conv1": 5,
+            "1.conv2": 5,
+            "1.conv3": 8,
+            "2.conv1": 5,
+            "2.conv2": 5,
+            "2.conv3": 10,
+        },
+        {"1.bn3:write": 8, "2.bn3:write": 10},
         others=ELSEWHERE,
     ),
     Toy(

@@ -17,7 +17,7 @@ from headgate.errors import ArgumentError, FileError, GateError, RecipeError
 from headgate.gated import gates, unwrap
 from headgate.note import CHECKSUM, NOTE, Note, checksum, note_from_json, note_to_text, parsed
 from headgate.surgery.apply import apply_recipe_, check_recipe
-from headgate.surgery.recipe import RECIPE, Recipe, named_tensors, recipe_on, unlike, within
+from headgate.surgery.recipe import RECIPE, Recipe, named_tensors, recipe_on, unlike
 
 
 def save(small: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -54,7 +54,8 @@ def load(path: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.M
 
     Args:
         path: a file that `save` wrote. Nothing in it is executed, whatever it holds.
-        factory: builds the network as it was before gates were inserted; its weights do not matter.
+        factory: builds the network as it was before gates were inserted; its weights do not matter. Gates that the
+            network itself places by hand stay in it: they become what they became in the small model.
 
     Raises:
         FileError: the file is not there or cannot be read.
@@ -64,7 +65,7 @@ def load(path: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.M
     model = factory()
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"load: the factory must return a module, got {type(model).__name__}")
-    if gates(model):
+    if any(not note.recipe.fixes(name) for name in gates(model)):
         raise GateError(f"load: the factory's {type(model).__name__} has gates; it must build the plain network")
     try:
         _check_saved_for(model, note, weights)
@@ -119,12 +120,12 @@ def _weights(root: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return weights, ties
 
 
-def _tied(root: nn.Module, gone: tuple[str, ...] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _tied(root: nn.Module, recipe: Recipe | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The state dict's tensors under the alphabetically first of their names, and which one each other name means."""
     state, known = root.state_dict(keep_vars=True), named_tensors(root)
     first: dict[int, str] = {}
     ties: dict[str, str] = {}
-    for name in sorted(name for name in state if not within(name, gone)):
+    for name in sorted(name for name in state if recipe is None or recipe.leaves(name)):
         if name not in known or state[name] is not known[name]:
             raise RecipeError(f"{name} in the state dict is no parameter or buffer of that name; it cannot be saved")
         same = first.setdefault(id(state[name]), name)
@@ -163,7 +164,7 @@ def _read(path: Path) -> tuple[Note, dict[str, Tensor]]:
 def _check_saved_for(model: nn.Module, note: Note, weights: dict[str, Tensor]) -> None:
     """Raises unless the recipe fits the model, and the weights fit what it will be then."""
     check_recipe(model, note.recipe)
-    present, ties = _tied(model, note.recipe.gone)
+    present, ties = _tied(model, note.recipe)
     for name in sorted({*ties, *note.ties}):
         if ties.get(name) != note.ties.get(name):
             raise RecipeError(f"{name} is tied to {note.ties.get(name)} in the file, to {ties.get(name)} in the model")

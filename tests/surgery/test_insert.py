@@ -30,7 +30,7 @@ def analysed() -> tuple[nn.Module, Any]:
     """A PreResNet and its proven plan, for what follows the analysis."""
     torch.manual_seed(0)
     model = trained(PreResNet(20)).eval()
-    plan = module_under_test._writable(model, hg.find_groups(model, IMAGE))
+    plan = module_under_test.writable(model, hg.find_groups(model, IMAGE))
     return model, proven(model, Example.of(IMAGE), plan)
 
 
@@ -425,7 +425,7 @@ def test_nothing_wanted():
 
 
 def test_removing_what_is_not_there():
-    with pytest.raises(hg.GateError, match="remove_gates_: no gates"):
+    with pytest.raises(hg.GateError, match="remove_gates_: Chain has no gates"):
         hg.remove_gates_(Chain())
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import headgate as hg
 from headgate.channels.readers import Reader
 from headgate.channels.trace import Example
-from headgate.surgery.insert import _writable
+from headgate.surgery.insert import writable
 from headgate.surgery.keep import chosen, sites
 from headgate.surgery.trial import proven, randomised, silence_
 from tests.surgery.exactness import LIMIT, error, in_double, move_offsets_, outputs, parameters, randomise_
@@ -120,7 +120,7 @@ def test_a_random_network_is_exact_or_refused(drawn: list[tuple[str, int, int]],
 @given(steps, st.integers(0, 99))
 def test_shrink_equals_the_silenced_model(drawn: list[tuple[str, int, int]], seed: int) -> None:
     model, given_example = Random(latest(drawn)), Example.of(EXAMPLE)
-    plan = proven(model, given_example, _writable(model, hg.find_groups(model, EXAMPLE, readers=True)))
+    plan = proven(model, given_example, writable(model, hg.find_groups(model, EXAMPLE, readers=True)))
     generator = torch.Generator().manual_seed(seed)
     keep: dict[str, Tensor] = {}
     for site in sites(plan).values():

@@ -13,7 +13,17 @@ from torch import nn
 
 from headgate.errors import RecipeError
 from headgate.surgery.apply import apply_recipe_
-from headgate.surgery.recipe import Cut, Read, Recipe, Resize, Write, fingerprint, named_tensors, recipe_on
+from headgate.surgery.recipe import (
+    Cut,
+    Empty,
+    Read,
+    Recipe,
+    Resize,
+    Write,
+    fingerprint,
+    named_tensors,
+    recipe_on,
+)
 from headgate.surgery.recipe_json import recipe_from_json, recipe_to_json
 from tests.small_nets import Residual, Tied, compacted, small_residual
 
@@ -64,6 +74,14 @@ class TestRefusal:
         ({"gone": ("",)}, "removes the block"),
         ({"gone": ("5",)}, "removes the block"),
         ({"gone": ("0.__dict__",)}, "removes the block"),
+        ({"scales": ("",)}, "fixes the gate"),
+        ({"scales": ("0",)}, "fixes the gate"),
+        ({"scales": ("0.__init__",)}, "fixes the gate"),
+        ({"emptied": (Empty("", 1),)}, "no layer that it could empty"),
+        ({"emptied": (Empty("1", 0),)}, "no layer that it could empty"),
+        ({"emptied": (Empty("0.__init__", 1),)}, "no layer that it could empty"),
+        ({"emptied": (Empty("0", 5),)}, "it had 4"),
+        ({"emptied": (Empty("0", 0),)}, "it had 4"),
     )
 
     @pytest.mark.parametrize(("change", "words"), BAD)

@@ -106,7 +106,7 @@ def rows() -> Tensor:
 def analysed() -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     model, given = Mixed().eval(), Example.of(rows())
-    return model, proven(model, given, insert._writable(model, hg.find_groups(model, given)))
+    return model, proven(model, given, insert.writable(model, hg.find_groups(model, given)))
 
 
 @pytest.fixture

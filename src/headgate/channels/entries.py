@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from headgate.channels.ledger import Obstacle
 from headgate.channels.rules import contraction, movement, norms, pointwise, reduction, rule_for, spatial
 from headgate.channels.rules.step import module_paths
-from headgate.channels.trace import Walk, module_path, operation_name
+from headgate.channels.trace import Walk, operation_of, path_of
 from headgate.channels.values import Value
 from headgate.layers import can_gather
 
@@ -66,7 +66,7 @@ def view_of(program: ExportedProgram, walk: Walk, model: nn.Module) -> View:
     return _Search(program, walk, model).view()
 
 
-def agreed(views: list[View]) -> tuple[list[Entry], list[tuple[Axis, Obstacle]]]:
+def agreed(views: Sequence[View]) -> tuple[list[Entry], list[tuple[Axis, Obstacle]]]:
     """Entries on which all graphs agree that use any of their tensors, and what stands in the way of the others."""
     entries, refused = [], {}
     for view in views:
@@ -104,7 +104,7 @@ class _Search:
             own = self._own_axis(node)
             if own is None or own in covered or not self._opens_a_branch(node):
                 continue
-            path = module_path(node)
+            path = path_of(node)
             try:
                 entry = self._entry(node, path, own)
             except _BlockedError as blocked:
@@ -162,36 +162,36 @@ class _Search:
         elif self._passes(node):
             yield from self._passed_on(node, labels)
         else:
-            where = module_path(node) or "the model's own code"
-            raise _BlockedError(f"what it passes on goes through {operation_name(node.target)} in {where}")
+            where = path_of(node) or "the model's own code"
+            raise _BlockedError(f"what it passes on goes through {operation_of(node)} in {where}")
 
     def _passed_on(self, node: Node, labels: set[int]) -> Iterator[tuple[Axis, bool]]:
         """What happens to the first output; the others of a BatchNorm are statistics that the module keeps."""
         if isinstance(node.meta.get("val"), (tuple, list)):
             others = [user for user in node.users if user.args[1] != 0]
             if any(user.op != "output" for other in others for user in other.users):
-                raise _BlockedError(f"the code uses another result of {operation_name(node.target)}")
+                raise _BlockedError(f"the code uses another result of {operation_of(node)}")
             outputs = [user for user in node.users if user.args[1] == 0]
         else:
             outputs = [node]
         for output in outputs:
             if set(_labels(self._walk.values[output])) != labels:
-                raise _BlockedError(f"{operation_name(node.target)} takes its channels apart")
+                raise _BlockedError(f"{operation_of(node)} takes its channels apart")
             for user in output.users:
                 if user.op == "output":
                     raise _BlockedError("the model returns what it passes on")
                 yield from self._read(user, output, labels)
 
     def _passes(self, node: Node) -> bool:
-        name = operation_name(node.target)
+        name = operation_of(node)
         known = name in spatial.RULES or _rule(node) in _PASSING
         return known and node.target is not operator.getitem and len(node.all_input_nodes) == 1
 
     def _summed(self, node: Node, source: Node) -> Axis:
-        name, arguments = operation_name(node.target), self._walk.bound(node)
+        name, arguments = operation_of(node), self._walk.bound(node)
         alone = node.all_input_nodes[0] is source and int(arguments.get("groups", 1)) == 1
         if not alone or "transpose" in name or arguments.get("transposed", False) or len(node.all_input_nodes) < 2:
-            raise _BlockedError(f"{name} in {module_path(node) or 'the model'} groups channels or is transposed")
+            raise _BlockedError(f"{name} in {path_of(node) or 'the model'} groups channels or is transposed")
         return self._only_here(node.all_input_nodes[1]), 1
 
     def _only_here(self, tensor: Node) -> str:
@@ -205,7 +205,7 @@ class _Search:
 
 
 def _rule(node: Node) -> Any:
-    return rule_for(node.target, operation_name(node.target)) if node.op == "call_function" else None
+    return rule_for(node.target, operation_of(node)) if node.op == "call_function" else None
 
 
 def _labels(value: Any) -> list[int]:

@@ -20,9 +20,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from headgate.arguments import true_or_false
 from headgate.channels.entries import View, view_of
+from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs
 from headgate.channels.readers import Reader, found_readers
@@ -61,7 +63,8 @@ class Branch:
     `units` numbers the rows by the stream's units, from 0; `group` names the stream's group where both have the same
     units in the same order, so that both can close in one order. `sliced` axes are cut in the small model, whose map
     then writes its narrow output back into place. A branch that is silent altogether leaves with its `block`, the
-    module that only adds it to its input, if there is one.
+    module that only adds it to its input, if there is one. Else the modules in `inner`, the map and what only feeds
+    it, need not compute anything any more; there are none where that cannot be shown.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Branch:
     masked: tuple[Axis, ...]
     sliced: tuple[Axis, ...]
     block: str | None
+    inner: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -177,15 +181,26 @@ def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Pla
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
     views: list[View] = []
-    for program in graphs(model, Example.of(example)):
+    programs = list(graphs(model, Example.of(example)))
+    for program in programs:
         walk = Walk(ledger, names, parameters, widths)
         walk.run(program)
         if readers:
             views.append(view_of(program, walk, model))
-    return _plan(ledger.solve(), widths, names, views)
+    return with_inner(plan_of(ledger.solve(), widths, names, views), model, programs)
 
 
-def _plan(solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: list[View]) -> Plan:
+def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]) -> Plan:
+    """The plan with what only feeds the end of each branch."""
+    inner = feeding_modules(model, programs, [branch.path for branch in plan.branches])
+    return replace(plan, branches=tuple(replace(b, inner=inner.get(b.path, ())) for b in plan.branches))
+
+
+def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: Sequence[View] = ()) -> Plan:
+    """The plan of a solved ledger.
+
+    `widths` are what norms without parameters normalise, `names` the model's order, `views` where readers are sought.
+    """
     where = _axes_of_units(solution)
     prunable: dict[frozenset[Axis], list[int]] = {}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}

@@ -25,7 +25,7 @@ def graphs(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
         TraceError: not even a part can be traced.
     """
     try:
-        yield from list(_views(model, example))
+        yield from list(views(model, example))
     except TraceError as whole:
         found = False
         for program in _of_parts(model, "", _first_calls(model, example, whole)):
@@ -35,7 +35,7 @@ def graphs(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
             raise
 
 
-def _views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
+def views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
     """Both modes. Where training cannot be traced, evaluation alone will do if it uses every parameter."""
     evaluation = export(model, example, training=False)
     try:
@@ -71,7 +71,7 @@ def _of_parts(module: nn.Module, path: str, calls: dict[str, Example]) -> Iterat
             yield from _of_parts(child, below, calls)
             continue
         try:
-            programs = list(_views(child, calls[below]))
+            programs = list(views(child, calls[below]))
         except TraceError:
             yield from _of_parts(child, below, calls)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ class Reader:
 
 
 def found_readers(
-    views: list[View], solution: Solution, numbers: dict[int, int], groups: tuple[Group, ...]
+    views: Sequence[View], solution: Solution, numbers: dict[int, int], groups: tuple[Group, ...]
 ) -> tuple[tuple[Reader, ...], list[tuple[Axis, Obstacle]]]:
     """The entries that can gather, and for those that cannot the axis that stays and what stands in the way."""
     entries, refused = agreed(views)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from headgate.channels.ledger import Ledger, Obstacle
+from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
 from headgate.channels.rules import rule_for
 from headgate.channels.rules.step import Step, module_paths
 from headgate.channels.values import INPUT, Value, on_axis
@@ -124,14 +124,23 @@ def _without_logging() -> Iterator[None]:
 
 
 class Walk:
-    """Carries values through one exported graph, writing entries into a ledger shared by several walks."""
+    """Carries values through one exported graph, writing entries into a ledger shared by several walks.
+
+    `values` holds what is known of every node. With `narrow`, what the model returns may lose channels too.
+    """
 
     def __init__(
-        self, ledger: Ledger, names: dict[str, str], parameters: frozenset[str], widths: dict[str, Tensor]
+        self,
+        ledger: Ledger,
+        names: dict[str, str],
+        parameters: frozenset[str],
+        widths: dict[str, Tensor],
+        narrow: bool = False,
     ) -> None:
         self._ledger = ledger
         self._parameters = parameters
         self._widths = widths
+        self._narrow = narrow
         self.names = names
         self.values: dict[torch.fx.Node, Any] = {}
         # The bit of each layer in histories, and the own layers of every residual branch.
@@ -140,7 +149,7 @@ class Walk:
         self._layers = 0
 
     def run(self, program: ExportedProgram) -> None:
-        """Walks the graph and protects what the model returns."""
+        """Walks the graph and protects what the model returns, unless that may become narrower."""
         inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         for node in program.graph.nodes:
             if node.op == "placeholder":
@@ -176,12 +185,12 @@ class Walk:
             container, number = self.values[cast(torch.fx.Node, node.args[0])], cast(int, node.args[1])
             value = container[number] if isinstance(container, (tuple, list)) else None
             return replace(value, shared=len(node.users) > 1) if isinstance(value, Value) else value
-        name = operation_name(node.target)
+        name = operation_of(node)
         rule = rule_for(node.target, name)
         result = node.meta.get("val")
         shapes = tuple(map(_shape, result)) if isinstance(result, (tuple, list)) else (_shape(result),)
         step = Step(
-            self._ledger, name, module_path(node), self.bound(node), shapes, self._widths, node, self._parameters,
+            self._ledger, name, path_of(node), self.bound(node), shapes, self._widths, node, self._parameters,
             self.residuals,
         )  # fmt: skip
         value = rule(step)
@@ -231,9 +240,13 @@ class Walk:
         if spec.kind is OutputKind.BUFFER_MUTATION:
             self._overwritten(self.names.get(spec.target, spec.target), value)
             return
-        obstacle = Obstacle(module_path(node), "output", "the model returns it")
+        obstacle = Obstacle(path_of(node), "output", "the model returns it")
         for field in value.fields:
-            self._ledger.stay(field, obstacle)
+            if self._narrow:
+                # Whoever calls the model reads it.
+                self._ledger.read(field[field != NO_UNIT])
+            else:
+                self._ledger.stay(field, obstacle)
 
     def _overwritten(self, name: str, value: Value) -> None:
         """A buffer that takes a new value at every call has the units of that value."""
@@ -251,12 +264,14 @@ def _shape(result: Any) -> tuple[int, ...] | None:
     return tuple(int(size) for size in result.shape) if isinstance(result, Tensor) else None
 
 
-def operation_name(target: Any) -> str:
+def operation_of(node: torch.fx.Node) -> str:
     """The bare name of an ATen operation; others keep their full name, which no rule has."""
-    name = str(target)
+    if node.target is operator.getitem:
+        return "getitem"
+    name = str(node.target)
     return name.split(".")[1] if name.startswith("aten.") else name
 
 
-def module_path(node: torch.fx.Node) -> str:
+def path_of(node: torch.fx.Node) -> str:
     """The path of the innermost module whose forward made this node."""
     return (module_paths(node) or [""])[-1]

@@ -6,11 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from headgate.errors import RecipeError
-from headgate.layers import can_gather, can_write_back, gather_, write_back_
+from headgate.gate import Gate
+from headgate.layers import (
+    Scale,
+    can_be_empty,
+    can_gather,
+    can_write_back,
+    empty_,
+    gather_,
+    outputs_of,
+    write_back_,
+)
 from headgate.surgery.recipe import (
     RECIPE,
     SIZES,
     Cut,
+    Empty,
     Ranges,
     Read,
     Recipe,
@@ -37,6 +48,7 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     check_recipe(model, recipe)
     earlier = recipe_on(model)
     whole = recipe if earlier is None else earlier.then(recipe)
+    _fix_gates_(model, recipe.scales)
     _cut_(model, recipe.cuts)
     modules = _modules(model)
     for size in recipe.sizes:
@@ -48,6 +60,8 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
         module = modules[write.path]
         places = indices_of(write.places).to(next(module.parameters()).device)
         write_back_(module, places, write.width, write.channel_dim)
+    for empty in recipe.emptied:
+        empty_(model, empty.path, empty.width)
     for path in recipe.gone:
         model.set_submodule(path, nn.Identity())
     setattr(model, RECIPE, whole)
@@ -55,6 +69,17 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
 
 def _first_tensor(module: nn.Module) -> Tensor:
     return next(iter((*module.parameters(), *module.buffers())))
+
+
+def _fix_gates_(model: nn.Module, paths: tuple[str, ...]) -> None:
+    """Each gate becomes a scale by its mask as it is now; a gate with several paths becomes one scale."""
+    modules, scales = _modules(model), dict[int, Scale]()
+    for path in paths:
+        gate = modules[path]
+        assert isinstance(gate, Gate)
+        if id(gate) not in scales:
+            scales[id(gate)] = Scale(gate.mask().detach(), gate.dim).train(gate.training)
+        model.set_submodule(path, scales[id(gate)])
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -108,15 +133,30 @@ def check_recipe(model: nn.Module, recipe: Recipe) -> None:
             raise RecipeError(f"the recipe cuts axis {cut.axis} of {cut.name!r}, which the model does not have")
         _check_ranges(cut.kept, tensors[cut.name].shape[cut.axis], f"the recipe's cut of {cut.name}")
     _check_ties(recipe, tensors)
+    for path in recipe.scales:
+        if not path or not isinstance(modules.get(path), Gate):
+            raise RecipeError(f"the recipe fixes the gate {path!r}, which the model does not have")
     for size in recipe.sizes:
         _check_size(size, modules)
     for write in recipe.writes:
         _check_write(write, modules, recipe, tensors)
     for read in recipe.reads:
         _check_read(read, modules, recipe, tensors)
+    for empty in recipe.emptied:
+        _check_empty(empty, modules)
     for path in recipe.gone:
         if not path or path not in modules:
             raise RecipeError(f"the recipe removes the block {path!r}, which the model does not have")
+
+
+def _check_empty(empty: Empty, modules: dict[str, nn.Module]) -> None:
+    """A layer that `Zeros` can stand in for, and no more channels than it had."""
+    module = modules.get(empty.path)
+    if not empty.path or module is None or not can_be_empty(module):
+        raise RecipeError(f"the recipe empties {empty.path!r}, which is no layer that it could empty")
+    channels = outputs_of(module)
+    if not min(channels, 1) <= empty.width <= channels:
+        raise RecipeError(f"the recipe lets {empty.path} return {empty.width} channels of zeros; it had {channels}")
 
 
 def _check_ranges(ranges: Ranges, size: int, what: str) -> None:

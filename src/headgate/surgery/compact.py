@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,17 @@ from torch.utils._pytree import tree_map
 from headgate.bank import bank_of
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
-from headgate.errors import CompactionError, GateError, HeadgateWarning
+from headgate.errors import ArgumentError, CompactionError, GateError, HeadgateWarning
 from headgate.gated import require_gates, unwrap
+from headgate.surgery.hand import (
+    Narrowing,
+    Outputs,
+    Unremovable,
+    cut_placed_gates_,
+    fix_placed_gates_,
+    narrowed,
+    placed_gates,
+)
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
 from headgate.surgery.keep import Keep, chosen
 from headgate.surgery.rollback import undone_on_failure
@@ -29,47 +38,85 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, tor
 
 
 @torch.no_grad()
-def compact(model: nn.Module, example: Any = None) -> nn.Module:
+def compact(
+    model: nn.Module, example: Any = None, *, outputs: Outputs = "full", unremovable: Unremovable = "refuse"
+) -> nn.Module:
     """A new, smaller model of the same class without gates, whose outputs are those of the gated model.
 
+    What inserted gates closed goes. What hand-placed `Gate` layers closed goes where everything that reads it reads
+    zeros; each of them becomes a `headgate.layers.Scale` by the rest of its mask, or an identity where that is ones.
+
     Args:
-        model: a model that `insert_gates_` has gated; wrapped in DDP or torch.compile is fine. It is left as it is.
-        example: what to compare on; by default the example the gates were inserted with.
+        model: a model with gates; wrapped in DDP or torch.compile is fine. It is left as it is.
+        example: what to compare on; by default the example the gates were inserted with. Where all gates were placed
+            by hand it is needed: nobody knows yet what reads them.
+        outputs: what a hand-placed gate closed of the channels that the model returns stays as zeros ("full"), or is
+            no longer returned ("narrow").
+        unremovable: whether a hand-placed gate that closed something that cannot be removed exactly is refused by
+            name ("refuse"), or keeps it as zeros ("scale").
 
     Raises:
+        ArgumentError: an unknown option.
         CompactionError: the outputs differ by more than float rounding allows for the dtype.
-        GateError: no inserted gates, or an offset that is NaN, by name.
+        GateError: no gates, an offset that is NaN, or a hand-placed gate that cannot be removed, by name.
+        TraceError: torch.export cannot trace a model with hand-placed gates.
 
     Warns:
         HeadgateWarning: gates that were placed before a norm have closed channels, and the outputs differ by more than
             rounding, since the constants that these channels left behind are dropped. It says by how much.
     """
+    _check_options(outputs, unremovable)
     root = unwrap(model)
-    insertion = insertion_of(root, "compact")
-    units = open_units(root, insertion)
-    keep = chosen(insertion.plan, units, "compact")
-    small = copy.deepcopy(root)
-    remove_gates_(small)
-    shrink_(small, insertion.plan, keep)
-    given = _following(insertion.example, small) if example is None else Example.of(example)
-    dropped = [name for name in units if name in insertion.before_norm and not bool(units[name].all())]
-    reference = _without_constants(root, insertion.plan, keep) if dropped else root
+    by_hand = bool(placed_gates(root))
+    insertion = insertion_of(root, "compact") if bank_of(root) is not None or not by_hand else None
+    if insertion is None and example is None:
+        raise GateError(
+            f"compact: the gates of {type(root).__name__} were placed by hand; give an example input, compact(model, "
+            "example), to find out what reads them"
+        )
+    small, reference, dropped = copy.deepcopy(root), root, list[str]()
+    if insertion is not None:
+        units = open_units(root, insertion)
+        keep = chosen(insertion.plan, units, "compact")
+        _fold_inserted_(small)
+        shrink_(small, insertion.plan, keep)
+        dropped = [name for name in units if name in insertion.before_norm and not bool(units[name].all())]
+        reference = _without_constants(root, insertion.plan, keep) if dropped else root
+    given = _following(insertion.example, small) if insertion and example is None else Example.of(example)
+    narrowing = cut_placed_gates_(small, given, outputs, unremovable) if by_hand else ()
     for variant in _variations(given):
-        _check_equal(reference, small, variant)
+        _check_equal(reference, small, variant, narrowing)
     if dropped:
-        _warn_of_difference(root, small, given, dropped)
+        _warn_of_difference(root, small, given, narrowing, dropped)
     return small
+
+
+def _fold_inserted_(model: nn.Module) -> None:
+    """Moves the masks of inserted gates into the weights; hand-placed gates stay."""
+    values = folded_weights(model)
+    discard_gates_(model)
+    write_all_(values)
+
+
+def _check_options(outputs: str, unremovable: str) -> None:
+    for name, value, known in (("outputs", outputs, Outputs), ("unremovable", unremovable, Unremovable)):
+        if value not in get_args(known):
+            raise ArgumentError(f"compact: {name}={value!r} is unknown; use one of {', '.join(get_args(known))}")
 
 
 @torch.no_grad()
 def remove_gates_(model: nn.Module) -> None:
-    """Moves the masks into the weights and takes the gates off: the same function, full size, plain modules."""
+    """Moves the masks into the weights and takes the gates off: the same function, full size, plain modules.
+
+    A hand-placed gate does not know the weights that read it: it becomes a `headgate.layers.Scale` by its mask, or an
+    identity where that is all ones.
+    """
     root = unwrap(model)
-    insertion_of(root, "remove_gates_")
     require_gates(root, "remove_gates_")
     values = folded_weights(root)
     with undone_on_failure(root):
         discard_gates_(root)
+        fix_placed_gates_(root, "remove_gates_")
         write_all_(values)
 
 
@@ -132,9 +179,10 @@ def _following(example: Example, model: nn.Module) -> Example:
     return Example(tree_map(moved, example.args), tree_map(moved, example.kwargs))
 
 
-def _both_outputs(gated: nn.Module, small: nn.Module, example: Example) -> tuple[Any, Any]:
+def _both_outputs(gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing) -> tuple[Any, Any]:
     with evaluating(gated), evaluating(small):
-        return gated(*example.args, **example.kwargs), small(*example.args, **example.kwargs)
+        expected, got = gated(*example.args, **example.kwargs), small(*example.args, **example.kwargs)
+    return narrowed(expected, narrowing), narrowed(got, ())
 
 
 def _tolerance(model: nn.Module, outputs: Any) -> float:
@@ -143,13 +191,13 @@ def _tolerance(model: nn.Module, outputs: Any) -> float:
     return max(TOLERANCES.get(dtype, 1e-4) for dtype in (floating, *_dtypes(outputs)))
 
 
-def _check_equal(gated: nn.Module, small: nn.Module, example: Example) -> None:
-    expected, got = _both_outputs(gated, small, example)
+def _check_equal(gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing) -> None:
+    expected, got = _both_outputs(gated, small, example, narrowing)
     tolerance = _tolerance(small, expected)
     problem = difference(expected, got, tolerance)
     if problem is not None:
         # What a GPU rounds to ten bits (TF32) differs by more: only arithmetic without such rounding tells.
-        problem = _difference_in_double(gated, small, example, tolerance)
+        problem = _difference_in_double(gated, small, example, narrowing, tolerance)
     if problem is not None:
         raise CompactionError(
             f"compact: the smaller {type(small).__name__} does not compute what the gated one computes: {problem} "
@@ -157,12 +205,14 @@ def _check_equal(gated: nn.Module, small: nn.Module, example: Example) -> None:
         )
 
 
-def _difference_in_double(gated: nn.Module, small: nn.Module, example: Example, tolerance: float) -> str | None:
+def _difference_in_double(
+    gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing, tolerance: float
+) -> str | None:
     gated, small = copy.deepcopy(gated).double(), copy.deepcopy(small).double()
     given = in_double(example)
     with evaluating(gated), evaluating(small), made_in_double():
         expected, got = gated(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
-    return difference(expected, got, tolerance)
+    return difference(narrowed(expected, narrowing), narrowed(got, ()), tolerance)
 
 
 def _without_constants(root: nn.Module, plan: Plan, keep: Keep) -> nn.Module:
@@ -173,8 +223,10 @@ def _without_constants(root: nn.Module, plan: Plan, keep: Keep) -> nn.Module:
     return silenced
 
 
-def _warn_of_difference(gated: nn.Module, small: nn.Module, example: Example, dropped: list[str]) -> None:
-    expected, got = _both_outputs(gated, small, example)
+def _warn_of_difference(
+    gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing, dropped: list[str]
+) -> None:
+    expected, got = _both_outputs(gated, small, example, narrowing)
     if (error := largest_error(expected, got)) > _tolerance(small, expected):
         others = f" and {len(dropped) - 3} more" if len(dropped) > 3 else ""
         warnings.warn(

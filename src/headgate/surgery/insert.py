@@ -81,7 +81,8 @@ def insert_gates_(
         floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
         branches: "narrow" cuts what a residual branch does not write, and its last layer writes the rest into place.
             "full" keeps the outputs of branches at full width, zeros included, and needs no layer of ours; often
-            faster where branches are thin. Either way a branch that writes nothing goes, where its block allows it.
+            faster where branches are thin. Either way a branch that writes nothing goes with its block, where all the
+            block does is to add it; a narrow one also takes along what only feeds it where the block stays.
         multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
         placement: "exact" masks what reads a group. "before_norm", for comparison with the paper, masks the rows of the
             layer that writes it wherever a norm follows (not for streams): a closed channel then leaves the norm as a
@@ -96,7 +97,7 @@ def insert_gates_(
     streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
     _check_options(order, scale, branches, placement)
     given = Example.of(example)
-    plan = proven(model, given, _writable(model, find_groups(model, given, readers=readers)))
+    plan = proven(model, given, writable(model, find_groups(model, given, readers=readers)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
@@ -111,7 +112,7 @@ def insert_gates_(
     return bank.views()
 
 
-def _writable(model: nn.Module, plan: Plan) -> Plan:
+def writable(model: nn.Module, plan: Plan) -> Plan:
     """The plan with only those branches whose last layer is a module that can write back, and that share nothing."""
     uses = Counter(axis for branch in plan.branches for axis in branch.sliced)
     kept = []

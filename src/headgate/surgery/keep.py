@@ -98,11 +98,12 @@ def channels_read(plan: Plan, reader: Reader, keep: Keep) -> tuple[Tensor, Tenso
 def kept_masks(plan: Plan, keep: Keep) -> dict[Axis, Tensor]:
     """For every axis that may shrink, which indices stay, bool."""
     masks = {axis: stream_mask(plan, keep, axis) for axis in plan.axes}
+    emptied = {branch.name for branch in emptied_branches(plan, keep)}
     for branch in plan.branches:
-        if branch.name in keep.branches:
+        if branch.name in keep.branches and branch.name not in emptied:
             _, written = rows_left(plan, branch, keep)
             masks.update(dict.fromkeys(branch.sliced, written))
-    for reader in plan.readers:
+    for reader in gathering(plan, keep):
         if reader.name in keep.readers:
             for axis in reader.axes:
                 own = reader_mask(reader, keep, axis)
@@ -114,6 +115,23 @@ def silent_blocks(plan: Plan, keep: Keep) -> list[str]:
     """Blocks that have become their shortcut, since the branch they add writes nothing."""
     silent = [branch for branch in plan.branches if not bool(branch_mask(branch, keep).any())]
     return [branch.block for branch in silent if branch.block is not None]
+
+
+def emptied_branches(plan: Plan, keep: Keep) -> list[Branch]:
+    """Branches that write nothing, whose block stays, and that need not be computed any more."""
+    silent = [branch for branch in plan.branches if not bool(branch_mask(branch, keep).any())]
+    return [branch for branch in silent if branch.block is None and branch.inner]
+
+
+def gathering(plan: Plan, keep: Keep) -> list[Reader]:
+    """Readers that are left: the entry of an emptied branch need not pick anything."""
+    idle = {path for branch in emptied_branches(plan, keep) for path in branch.inner}
+    return [reader for reader in plan.readers if reader.path not in idle]
+
+
+def idle_modules(plan: Plan, keep: Keep) -> set[str]:
+    """Modules of which nothing is left: blocks that have become their shortcut, and layers that only fed silence."""
+    return {*silent_blocks(plan, keep), *(path for b in emptied_branches(plan, keep) for path in b.inner)}
 
 
 def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:

@@ -19,8 +19,10 @@ from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
+from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen, kept_masks, random_vectors, silent_blocks, sites
+from headgate.surgery.keep import Keep, chosen, idle_modules, kept_masks, random_vectors, sites
+from headgate.surgery.recipe import within
 from headgate.surgery.shrink import shrink_
 
 Of = Literal["channels", "params", "macs"]
@@ -45,17 +47,17 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
 
     Raises:
         ArgumentError: an unknown `of`.
-        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model whose gates were
-            all placed by hand: nobody knows what reads them.
+        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model with
+            gates placed by hand: nobody knows what reads them.
         TraceError: "macs" of a compacted model that torch.export cannot trace.
     """
     if of not in get_args(Of):
         raise ArgumentError(f"kept: of={of!r} is unknown; use one of {', '.join(map(repr, get_args(Of)))}")
     require_gates(model, "kept")
     now, root = status(model), unwrap(model)
-    if of != "channels" and bank_of(root) is None:
+    if of != "channels" and (by_hand := placed_gates(root)):
         raise GateError(
-            f"kept: of={of!r} needs gates that insert_gates_ has placed; the {len(now.gates)} of "
+            f"kept: of={of!r} needs gates that insert_gates_ has placed; {', '.join(sorted(by_hand))} of "
             f"{type(root).__name__} were placed by hand, and only of='channels' is known for them"
         )
     if bank_of(root) is None:
@@ -80,10 +82,10 @@ def _of_params(root: nn.Module, plan: Plan, keep: Keep) -> float:
     dense = _without_gates(root)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
     gone = dict.fromkeys(shapes, True)
-    blocks = silent_blocks(plan, keep)
+    idle = idle_modules(plan, keep)
     for alias, name in aliases(dense).items():
         if name in gone:
-            gone[name] &= any(alias.startswith(f"{block}.") for block in blocks)
+            gone[name] &= within(alias, idle)
     left = _elements_left(shapes, plan, keep)
     return sum(left[name] for name in shapes if not gone[name]) / sum(map(prod, shapes.values()))
 
@@ -114,11 +116,11 @@ class _Work:
     def left(self, keep: Keep) -> int:
         """The multiply-accumulates of the calls that remain, by what remains of their weights."""
         plan = self.insertion.plan
-        now, blocks = _elements_left(self.shapes, plan, keep), set(silent_blocks(plan, keep))
+        now, idle = _elements_left(self.shapes, plan, keep), idle_modules(plan, keep)
         return sum(
             call.macs // sum(prod(self.shapes[name]) for name in call.weights) * sum(now[name] for name in call.weights)
             for call in self.calls
-            if blocks.isdisjoint(call.modules)
+            if idle.isdisjoint(call.modules)
         )
 
 
@@ -160,8 +162,8 @@ def _macs_after(root: nn.Module, insertion: Insertion, keep: Keep) -> int:
 
 
 def _trial(plan: Plan) -> Keep:
-    """About half of all units; of the branches that can leave with their block, every other one."""
+    """About half of all units; of the branches that can leave altogether, every other one."""
     vectors = random_vectors(sites(plan).values(), seed=0)
-    for branch in [branch for branch in plan.branches if branch.block is not None][::2]:
+    for branch in [branch for branch in plan.branches if branch.block is not None or branch.inner][::2]:
         vectors[branch.name] = torch.zeros_like(vectors[branch.name])
     return chosen(plan, vectors)

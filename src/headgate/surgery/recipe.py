@@ -1,8 +1,9 @@
 """What surgery does to a network, as plain frozen data: enough to do it again to a fresh network of the same class.
 
 A recipe names what goes, and nothing that runs: indices kept along axes of named tensors, size attributes from a fixed
-list, layers that pick or write back, blocks that became their shortcut. It begins with the names and shapes of the
-network it is for, its fingerprint, so that it is never applied to another one. `then` joins two recipes into one.
+list, layers that pick or write back, blocks that became their shortcut, hand-placed gates that became fixed scales. It
+begins with the names and shapes of the network it is for, its fingerprint, so that it is never applied to another one.
+`then` joins two recipes into one.
 """
 
 from __future__ import annotations
@@ -68,11 +69,21 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Empty:
+    """The layer at `path` returns `width` channels of zeros, or, where that is 0, as many as it is given."""
+
+    path: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """From the network whose tensors have the shapes `dense` to a smaller one.
 
-    `dense` holds the parameters, the persistent buffers, and whatever else is cut. Cuts come first, then sizes, then
-    layers that pick their inputs or write back, then the blocks in `gone` become `nn.Identity`.
+    `dense` holds the parameters, the persistent buffers, and whatever else is cut. The gates in `scales` become fixed
+    scales before anything else: of their tensors only `gain` remains. Then come cuts, sizes, layers that pick their
+    inputs or write back, layers that only return zeros from now on, and at last the blocks in `gone` become
+    `nn.Identity`.
     """
 
     dense: tuple[tuple[str, Shape], ...]
@@ -81,6 +92,8 @@ class Recipe:
     writes: tuple[Write, ...] = ()
     gone: tuple[str, ...] = ()
     reads: tuple[Read, ...] = ()
+    scales: tuple[str, ...] = ()
+    emptied: tuple[Empty, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
         return self
@@ -94,7 +107,18 @@ class Recipe:
 
     def outcome(self) -> dict[str, Shape]:
         """Names and shapes of what is left: without what lay in the blocks that are gone."""
-        return {name: shape for name, shape in self.cut_shapes().items() if not within(name, self.gone)}
+        return {name: shape for name, shape in self.cut_shapes().items() if self.leaves(name)}
+
+    def leaves(self, name: str) -> bool:
+        """Whether a tensor of this name is still there afterwards, cut or not."""
+        path, _, leaf = name.rpartition(".")
+        if within(name, self.gone) or any(path == empty.path for empty in self.emptied):
+            return False
+        return leaf == "gain" or path not in self.scales
+
+    def fixes(self, gate: str) -> bool:
+        """Whether the hand-placed gate of this name is a gate no more afterwards."""
+        return gate in self.scales or within(gate, self.gone)
 
     def then(self, later: Recipe) -> Recipe:
         """One recipe for this and then `later`, which is for what this one leaves.
@@ -105,14 +129,18 @@ class Recipe:
         self._check_picked(later)
         rows = {(f"{write.path}.{leaf}", 0): write.path for write in self.writes for leaf in ("weight", "places")}
         kept = {(cut.name, cut.axis): cut.kept for cut in self.cuts}
+        widths = {f"{empty.path}.zeros": empty for empty in self.emptied}
         for cut in later.cuts:
             key = (cut.name, cut.axis)
+            if cut.name in widths:
+                widths[cut.name] = Empty(widths[cut.name].path, count(cut.kept))
+                continue
             if key in rows:
                 raise RecipeError(f"{rows[key]}: its outputs are written back into a wider stream: they cannot be cut")
             first = kept.get(key)
             kept[key] = cut.kept if first is None else ranges_of(indices_of(first)[indices_of(cut.kept)])
         known = dict(self.dense)
-        new = {cut.name for cut in later.cuts} - set(known)
+        new = {cut.name for cut in later.cuts} - set(known) - set(widths)
         sizes = {(size.path, size.attribute): size for size in (*self.sizes, *later.sizes)}
         gone = {*self.gone, *later.gone}
         return Recipe(
@@ -122,6 +150,8 @@ class Recipe:
             (*self.writes, *later.writes),
             tuple(sorted(path for path in gone if not within(path, gone - {path}))),
             (*self.reads, *later.reads),
+            (*self.scales, *later.scales),
+            (*widths.values(), *later.emptied),
         )
 
     def _check_picked(self, later: Recipe) -> None:

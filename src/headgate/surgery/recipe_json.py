@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.errors import RecipeError
-from headgate.surgery.recipe import Cut, Ranges, Read, Recipe, Resize, Write
+from headgate.surgery.recipe import Cut, Empty, Ranges, Read, Recipe, Resize, Write
 
 _LARGEST = 2**62
 
@@ -31,6 +31,8 @@ def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
         },
         "gone": list(recipe.gone),
         "reads": {read.path: {"places": _flat(read.places), "width": read.width} for read in recipe.reads},
+        "scales": list(recipe.scales),
+        "emptied": {empty.path: empty.width for empty in recipe.emptied},
     }
 
 
@@ -40,7 +42,7 @@ def recipe_from_json(data: Any) -> Recipe:
     Raises:
         RecipeError: the data is not a recipe; the message names the place.
     """
-    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone", "reads"), "recipe")
+    given = fields(data, ("dense", "cuts", "sizes", "writes", "gone", "reads", "scales", "emptied"), "recipe")
     return Recipe(
         tuple((name, tuple(_integers(shape, name))) for name, shape in mapping(given["dense"], "dense").items()),
         tuple(
@@ -56,6 +58,8 @@ def recipe_from_json(data: Any) -> Recipe:
         tuple(_write(path, data) for path, data in mapping(given["writes"], "writes").items()),
         strings(given["gone"], "gone"),
         tuple(_read(path, data) for path, data in mapping(given["reads"], "reads").items()),
+        strings(given["scales"], "scales"),
+        tuple(Empty(path, integer(width, path)) for path, width in mapping(given["emptied"], "emptied").items()),
     )
 
 

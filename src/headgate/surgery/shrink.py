@@ -10,9 +10,19 @@ from torch import Tensor, nn
 
 from headgate.channels.groups import STAYS, Branch, Plan
 from headgate.channels.readers import Reader
+from headgate.layers import outputs_of
 from headgate.surgery.apply import apply_recipe_
-from headgate.surgery.keep import Keep, channels_read, chosen, kept_masks, rows_left, silent_blocks
-from headgate.surgery.recipe import Cut, Read, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
+from headgate.surgery.keep import (
+    Keep,
+    channels_read,
+    chosen,
+    emptied_branches,
+    gathering,
+    kept_masks,
+    rows_left,
+    silent_blocks,
+)
+from headgate.surgery.recipe import Cut, Empty, Read, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
 
 
 def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Module:
@@ -34,8 +44,10 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
     """Cuts in place; the model then carries the recipe. The caller owns it and throws it away if this raises."""
     before = {path: _channel_sizes(module) for path, module in model.named_modules()}
     cuts = _cuts(model, plan, keep)
-    writes = tuple(write for branch in plan.branches if (write := _write(plan, branch, keep)) is not None)
-    reads = tuple(read for reader in plan.readers if (read := _read(plan, reader, keep)) is not None)
+    emptied = emptied_branches(plan, keep)
+    writing = [branch for branch in plan.branches if branch not in emptied]
+    writes = tuple(write for branch in writing if (write := _write(plan, branch, keep)) is not None)
+    reads = tuple(read for reader in gathering(plan, keep) if (read := _read(plan, reader, keep)) is not None)
     apply_recipe_(model, Recipe(fingerprint(model, (cut.name for cut in cuts)), cuts, writes=writes, reads=reads))
     sizes = []
     for path, module in model.named_modules():
@@ -44,7 +56,10 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
         new = _new_sizes(module, before[path], width)
         sizes += [Resize(path, name, value) for name, value in new.items() if value < getattr(module, name)]
     blocks = tuple(silent_blocks(plan, keep))
-    apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes), gone=blocks))
+    apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes)))
+    idle = sorted({path for branch in emptied for path in branch.inner})
+    empties = tuple(Empty(path, outputs_of(model.get_submodule(path))) for path in idle)
+    apply_recipe_(model, Recipe(fingerprint(model), gone=blocks, emptied=empties))
 
 
 def _cuts(model: nn.Module, plan: Plan, keep: Keep) -> tuple[Cut, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
-from headgate.surgery.keep import Keep, Site, branch_mask, random_keep, reader_mask, sites, stream_mask
+from headgate.surgery.keep import Keep, branch_mask, chosen, random_keep, reader_mask, sites, stream_mask
 from headgate.surgery.shrink import shrink_
 
 TOLERANCE = 1e-9
@@ -34,8 +35,7 @@ def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: in
     given = in_double(example)
     try:
         shrink_(small, plan, keep)
-        with torch.no_grad(), made_in_double():
-            expected, got = masked(*given.args, **given.kwargs), small(*given.args, **given.kwargs)
+        expected, got = run_in_double(masked, given), run_in_double(small, given)
     except Exception as error:
         return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
     if not any(isinstance(leaf, Tensor) and leaf.numel() for leaf in tree_flatten(expected)[0]):
@@ -48,23 +48,46 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
 
     One joint trial; halved on failure until the culprits are found.
     """
+    known = sites(plan)
+
+    def problem(names: list[str]) -> str | None:
+        tries = (random_keep(plan, [known[name] for name in names], seed) for seed in TRIALS)
+        return next((found for keep in tries if (found := failure(model, example, plan, keep))), None)
+
+    return _proven_silent(model, example, plan.without(culprits([n for n, s in known.items() if s.size > 1], problem)))
+
+
+def _proven_silent(model: nn.Module, example: Example, plan: Plan) -> Plan:
+    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it."""
+
+    def problem(names: list[str]) -> str | None:
+        silent = {b.name: torch.zeros(b.size, dtype=torch.bool) for b in plan.branches if b.name in names}
+        return failure(model, example, plan, chosen(plan, silent))
+
+    leaving = [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
+    failed = culprits(leaving, problem)
+    stay = (replace(b, block=None, inner=()) if b.name in failed else b for b in plan.branches)
+    return replace(plan, branches=tuple(stay))
+
+
+def culprits(names: list[str], problem: Callable[[list[str]], str | None]) -> dict[str, str]:
+    """Which of these cannot be cut together with the others, and what happened: halved until they are found."""
     reasons: dict[str, str] = {}
 
-    def settle(sure: list[Site], unsure: list[Site]) -> list[Site]:
+    def settle(sure: list[str], unsure: list[str]) -> list[str]:
         if not unsure:
             return sure
-        tries = (random_keep(plan, [*sure, *unsure], seed) for seed in TRIALS)
-        problem = next((found for keep in tries if (found := failure(model, example, plan, keep))), None)
-        if problem is None:
+        found = problem([*sure, *unsure])
+        if found is None:
             return [*sure, *unsure]
         if len(unsure) == 1:
-            reasons[unsure[0].name] = problem
+            reasons[unsure[0]] = found
             return sure
         half = len(unsure) // 2
         return settle(settle(sure, unsure[:half]), unsure[half:])
 
-    settle([], [site for site in sites(plan).values() if site.size > 1])
-    return plan.without(reasons)
+    settle([], names)
+    return reasons
 
 
 def difference(expected: Any, got: Any, tolerance: float) -> str | None:
@@ -127,6 +150,12 @@ def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
         shape = [1] * tensors[name].dim()
         shape[axis] = -1
         tensors[name].mul_(mask.to(tensors[name]).reshape(shape))
+
+
+def run_in_double(model: nn.Module, example: Example) -> Any:
+    """What the model returns; tensors that its code makes are float64 too."""
+    with torch.no_grad(), made_in_double():
+        return model(*example.args, **example.kwargs)
 
 
 @contextmanager

@@ -153,7 +153,7 @@ def embedding(step: Step) -> Value | tuple[Value, ...]:
 
 
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot")
-_CONVOLUTIONS = (
+CONVOLUTIONS = (
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
 )  # fmt: skip
 
@@ -161,6 +161,6 @@ RULES = {
     "linear": linear,
     "bilinear": bilinear,
     **dict.fromkeys(_PRODUCTS, matmul),
-    **dict.fromkeys(_CONVOLUTIONS, convolution),
+    **dict.fromkeys(CONVOLUTIONS, convolution),
     **dict.fromkeys(("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), embedding),
 }
