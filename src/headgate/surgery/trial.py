@@ -22,15 +22,16 @@ TOLERANCE = 1e-9
 TRIALS = (0, 1)
 
 
-def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: int = 0) -> str | None:
+def failure(drawn: nn.Module, example: Example, plan: Plan, keep: Keep) -> str | None:
     """Why removing these units would change what the model computes, or None if it would not.
 
-    Silences the units on a float64 copy with all parameters and statistics drawn at random (a fresh model hides wrong
-    surgery: scales of zero, shifts of zero), cuts them, and compares the outputs in evaluation mode.
+    Silences the units on a copy, cuts them, and compares the outputs. `drawn` is a `randomised` copy of the model: a
+    fresh model hides wrong surgery (scales of zero, shifts of zero).
     """
-    masked = randomised(model, seed)
+    masked = copy.deepcopy(drawn)
     silence_(masked, plan, keep)
-    small = copy.deepcopy(masked)
+    # Cutting makes new parameters; only buffers might be written into by the model's own code.
+    small = copy.deepcopy(masked, {id(parameter): parameter for parameter in masked.parameters()})
     given = in_double(example)
     try:
         shrink_(small, plan, keep)
@@ -49,12 +50,13 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     One joint trial; halved on failure until the culprits are found.
     """
     reasons: dict[str, str] = {}
+    drawn = randomised(model, seed=0)
 
     def settle(sure: list[Site], unsure: list[Site]) -> list[Site]:
         if not unsure:
             return sure
         tries = (random_keep(plan, [*sure, *unsure], seed) for seed in TRIALS)
-        problem = next((found for keep in tries if (found := failure(model, example, plan, keep))), None)
+        problem = next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
         if problem is None:
             return [*sure, *unsure]
         if len(unsure) == 1:
