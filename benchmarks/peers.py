@@ -107,19 +107,21 @@ class Silenced:
             twin = self._twins.get(layer)
             if twin is None or not removes.endswith("in_channels") or not _mixes(twin):
                 continue
-            left = self._left.setdefault(layer, torch.arange(_inputs(twin)))
+            groups = getattr(twin, "groups", 1)
+            per_group = twin.weight.shape[1]
+            left = self._left.setdefault(layer, torch.arange(per_group * groups))
             gone = torch.zeros(len(left), dtype=torch.bool)
             gone[list(indices)] = True
-            twin.weight[:, left[gone]] = 0
+            # Axes: convolution group, output within it, input within it.
+            rows = twin.weight.view(groups, -1, *twin.weight.shape[1:])
+            rows[left[gone] // per_group, :, left[gone] % per_group] = 0
             self._left[layer] = left[~gone]
 
 
 def _mixes(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.modules.conv._ConvNd) and layer.groups == 1)
-
-
-def _inputs(layer: Any) -> int:
-    return int(layer.weight.shape[1])
+    """Whether it sums over channels; a depthwise convolution passes each on by itself."""
+    convolution = isinstance(layer, nn.modules.conv._ConvNd) and not layer.groups == layer.in_channels > 1
+    return isinstance(layer, nn.Linear) or convolution
 
 
 def last_layer(model: nn.Module) -> nn.Module:

@@ -25,7 +25,8 @@ def without_writes(program: ExportedProgram) -> ExportedProgram:
     """The same program, in which no operation writes into a tensor; the one given is used up."""
     replacements = _replacements(program.graph)
     if replacements is None:
-        return program.run_decompositions({})
+        functional: ExportedProgram = program.run_decompositions({})
+        return functional
     for node, target in replacements.items():
         node.target = target
     return program
