@@ -34,7 +34,7 @@ format: $(READY) ## format the code and apply the linter's safe fixes
 	@$(BIN)/ruff format .
 
 zoo: $(READY) ## try every torchvision model (needs a torchvision that imports; takes long), then write docs/zoo.md
-	@$(BIN)/python benchmarks/zoo.py $(ARGS)
+	@$(BIN)/python -m benchmarks.zoo $(ARGS)
 	@$(BIN)/python -m headgate_lab.report.zoo
 
 readme: $(READY) ## rewrite the README's results from the records in results/

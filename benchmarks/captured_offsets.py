@@ -6,7 +6,7 @@ freezes the offsets for the first steps, so the graph is captured twice. The str
 step, so that offsets depend on their moments, not only on the number of steps. Offsets and weights of both runs are
 compared, and the differences go to a JSON record.
 
-    PYTHONPATH=src python benchmarks/captured_offsets.py     # with --device cpu nothing is captured
+    PYTHONPATH=src python -m benchmarks.captured_offsets     # with --device cpu nothing is captured
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What gates cost in training: the time of one step and the peak memory, gated against dense, in one run.
 
-    PYTHONPATH=src python benchmarks/gated_step.py --model preresnet164 --device cuda --mode captured
+    PYTHONPATH=src python -m benchmarks.gated_step --model preresnet164 --device cuda --mode captured
+    PYTHONPATH=src python -m benchmarks.gated_step --model resnet18 --batch 32
 
 Modes: `eager` is float32 as a user would write it; `captured` is bfloat16 autocast, channels_last, with the whole step
 in a CUDA graph. Dense and gated steps are timed in turns, so that a drifting clock meets both. Writes a record to
@@ -14,13 +15,14 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import headgate as hg
+from benchmarks.timing import in_turns, median_ms, options, ratios
+from benchmarks.vision import vision_models
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from headgate_lab.records import write_record
@@ -28,6 +30,7 @@ from headgate_lab.records import write_record
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "preresnet20": lambda: PreResNet(20),
     "preresnet164": lambda: PreResNet(164),
+    "resnet18": lambda: vision_models().resnet18(num_classes=10),
     "vgg19": VGG,
 }
 
@@ -76,17 +79,6 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
-def timed(step: Callable[[], None], device: str, repeats: int) -> float:
-    """Seconds per step over `repeats` steps."""
-    synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    synchronise()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    synchronise()
-    return (time.perf_counter() - start) / repeats
-
-
 def build(name: str, gated: bool, device: str, mode: str) -> nn.Module:
     """A fresh model, the same weights for both variants."""
     torch.manual_seed(0)
@@ -118,16 +110,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         kind: make_step(build(args.model, kind == "gated", args.device, args.mode), args.batch, args.device, args.mode)
         for kind in ("dense", "gated")
     }
-    for step in steps.values():
-        timed(step, args.device, 3)
-    rounds = [
-        {kind: timed(step, args.device, args.repeats) for kind, step in steps.items()} for _ in range(args.rounds)
-    ]
-    ratios = [one["gated"] / one["dense"] for one in rounds]
-    metrics: dict[str, Any] = {
-        f"{kind}_ms": round(1000 * statistics.median(one[kind] for one in rounds), 3) for kind in steps
-    }
-    metrics |= {"ratio": round(statistics.median(ratios), 4), "ratios": [round(ratio, 4) for ratio in ratios]}
+    times = in_turns(steps, args.rounds, args.repeats, args.device)
+    each = ratios(times["gated"], times["dense"])
+    metrics: dict[str, Any] = {f"{kind}_ms": median_ms(taken) for kind, taken in times.items()}
+    metrics |= {"ratio": round(statistics.median(each), 4), "ratios": each}
     if memory["dense"] and memory["gated"]:
         metrics |= {f"{kind}_gib": round(value, 3) for kind, value in memory.items() if value is not None}
         metrics["memory_ratio"] = round(memory["gated"] / memory["dense"], 4)
@@ -136,16 +122,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measures one model in one mode and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, batch=128, repeats=20, rounds=5)
     parser.add_argument("--model", choices=MODELS, default="preresnet20")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--mode", choices=("eager", "captured"), default="eager")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--commit", default=None)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     start = time.perf_counter()
     metrics = measure(args)
     write_record(

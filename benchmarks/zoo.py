@@ -1,13 +1,14 @@
 """Every model of the torchvision zoo: gated, closed at random, compacted, compared. Exact, or refused by name.
 
-    PYTHONPATH=src python benchmarks/zoo.py --jobs 8                   # writes results/zoo.json
-    PYTHONPATH=src python benchmarks/zoo.py --models resnet18 vit_b_16
+    PYTHONPATH=src python -m benchmarks.zoo --jobs 8                   # writes results/zoo.json
+    PYTHONPATH=src python -m benchmarks.zoo --models resnet18 vit_b_16 --known results/zoo.json
 
 Every parameter and statistic drawn at random (fresh ones hide mistakes: heads of zeros, tiny layer scales), random
 orders, random offsets, float64. The difference is the largest over outputs, relative to the largest output. A model
 whose outputs the gates hardly moved, or that returned none, counts as untested, not as exact. The prunable share
-counts parameters that belong to at least one channel that may go. `python -m headgate_lab.report.zoo` turns the record
-into docs/zoo.md.
+counts parameters that belong to at least one channel that may go. Every row says at which commit it was made; rows of a
+`--known` record are taken over for models that are not tried again. `python -m headgate_lab.report.zoo` turns the
+record into docs/zoo.md.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import headgate as hg
+from benchmarks.vision import vision_models
 from headgate.surgery.trial import randomised
-from headgate_lab.records import write_record
+from headgate_lab.records import environment, write_record
 
 CLASSIFIERS = [
     "alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn", "resnet18",
@@ -59,8 +61,7 @@ SIZES = {"alexnet": 96, "inception_v3": 299, "maxvit_t": 224} | dict.fromkeys(
 
 def build(name: str) -> tuple[nn.Module, Any]:
     """The model with fresh weights, and an example."""
-    from torchvision import models
-
+    models = vision_models()
     if name == "raft_small":
         return models.optical_flow.raft_small(weights=None), (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
     size = SIZES.get(name, 64)
@@ -161,14 +162,25 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--commit", default=None)
+    parser.add_argument("--known", type=Path, default=None, help="a record to add to")
     parser.add_argument("--out", type=Path, default=Path("results/zoo.json"))
     args = parser.parse_args()
-    start, rows = time.perf_counter(), []
+    args.commit = args.commit or environment("cpu")["commit"]
+    start, rows = time.perf_counter(), known_rows(args)
     with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=4) as pool:
         for row in pool.imap_unordered(try_model, args.models):
-            rows.append(row)
+            rows.append({**row, "commit": args.commit})
             print(json.dumps({key: row.get(key) for key in ("model", "outcome", "prunable", "left", "why", "seconds")}))
-            write(args, sorted(rows, key=lambda row: args.models.index(row["model"])), time.perf_counter() - start)
+            write(args, sorted(rows, key=lambda row: MODELS.index(row["model"])), time.perf_counter() - start)
+
+
+def known_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the record to add to, without the models that are tried again."""
+    if args.known is None:
+        return []
+    record = json.loads(args.known.read_text())
+    made = {"commit": record["environment"]["commit"]}
+    return [made | row for row in record["metrics"]["models"] if row["model"] not in args.models]
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], seconds: float) -> None:

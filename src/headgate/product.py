@@ -10,6 +10,7 @@ what costs, in wide ones the memory traffic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import torch
@@ -23,6 +24,8 @@ Vectors: TypeAlias = list[tuple[int, Tensor]]
 
 # Above this many elements a weight is multiplied by itself: copying it into a stack would cost more than it saves.
 STACKED_BELOW = 1 << 17
+# This many elements at a time stay in a core's cache.
+CACHED = 1 << 17
 
 
 def grouped(weights: Sequence[Tensor], axes: Sequence[tuple[int, ...]]) -> list[list[int]]:
@@ -37,9 +40,9 @@ def grouped(weights: Sequence[Tensor], axes: Sequence[tuple[int, ...]]) -> list[
 
 def product(stack: Tensor, vectors: Vectors, dtype: torch.dtype | None = None) -> Tensor:
     """A stack of weights times a vector along each of some axes, the vectors in its own dtype or a wider one."""
-    for axis, vector in vectors:
-        stack = stack * _along(vector.to(dtype or stack.dtype), axis, stack.dim())
-    return stack
+    # The vectors among themselves first: their product is small, and the weights are gone through once.
+    factors = [_along(vector.to(dtype or stack.dtype), axis, stack.dim()) for axis, vector in vectors]
+    return stack * reduce(torch.mul, factors) if factors else stack
 
 
 def mask_weights(
@@ -142,7 +145,7 @@ def _went_back(
         return [passed], [one.unsqueeze(0).to(vector.dtype) for one, (_, vector) in zip(sums, vectors, strict=True)]
     # Under autocast gradients arrive in its dtype, and go on in the weight's.
     through = product(stack, vectors, weights[0].dtype)
-    return through.unbind(0), _vector_gradients(stack * _stacked(weights), vectors)
+    return through.unbind(0), _vector_gradients(stack, weights, vectors)
 
 
 def _lone(vectors: Vectors) -> list[Tensor]:
@@ -155,13 +158,39 @@ def _values(vectors: Vectors) -> Vectors:
     return [(axis, vector.detach()) for axis, vector in vectors]
 
 
-def _vector_gradients(slopes: Tensor, vectors: Vectors) -> list[Tensor]:
+def _vector_gradients(gradients: Tensor, weights: Sequence[Tensor], vectors: Vectors) -> list[Tensor]:
     """The gradient of each vector: gradient times weight, times the other vectors, summed over all other axes."""
-    found = []
+    lone = weights[0]
+    plain = lone.device.type == "cpu" and lone.is_contiguous() and lone.dtype == gradients.dtype and lone.dim() > 1
+    if plain and len(weights) == 1 and all(axis < 2 for axis, _ in vectors):
+        return _in_the_cache(gradients[0], lone, vectors)
+    slopes, found = gradients * _stacked(weights), []
     for number, (axis, vector) in enumerate(vectors):
         others = [*vectors[:number], *vectors[number + 1 :]]
         found.append(_sum_but(product(slopes, others), axis + 1).to(vector.dtype))
     return found
+
+
+def _in_the_cache(gradient: Tensor, weight: Tensor, vectors: Vectors) -> list[Tensor]:
+    """As `_vector_gradients` for one large weight in main memory, some rows at a time: what is in between stays small.
+
+    A product of full size would be written to fresh memory, which costs more than the sums. Masked are axes 0 and 1.
+    """
+    inputs, area = weight.shape[1], weight[0, 0].numel()
+    along = {axis: vector[0].to(weight.dtype) for axis, vector in vectors}
+    rows, columns = along.get(0, weight.new_ones(len(weight))), along.get(1, weight.new_ones(inputs))
+    columns = columns.repeat_interleave(area)
+    found = {0: torch.empty_like(rows), 1: torch.zeros_like(columns)}
+    step = max(1, CACHED // weight[0].numel())
+    for start in range(0, len(weight), step):
+        part = slice(start, start + step)
+        slopes = (gradient[part] * weight[part]).flatten(1)
+        if 0 in along:
+            found[0][part] = slopes @ columns
+        if 1 in along:
+            found[1] += rows[part] @ slopes
+    found[1] = found[1].view(inputs, area).sum(1)
+    return [found[axis].unsqueeze(0).to(vector.dtype) for axis, vector in vectors]
 
 
 def _sum_but(stack: Tensor, axis: int) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from headgate.channels.functional import without_writes
 from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
 from headgate.channels.rules import rule_for
 from headgate.channels.rules.step import Step, module_paths
@@ -72,6 +73,11 @@ def aliases(model: nn.Module) -> dict[str, str]:
     return names
 
 
+def with_same_tensors(model: nn.Module) -> nn.Module:
+    """A copy with modules of its own, but the very same parameters and buffers."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
 def export(model: nn.Module, example: Example, training: bool) -> ExportedProgram:
     """The model as a functional ATen graph, in one mode. The model itself is left as it was.
 
@@ -79,17 +85,14 @@ def export(model: nn.Module, example: Example, training: bool) -> ExportedProgra
         TraceError: `torch.export` cannot follow the model's code.
     """
     try:
-        twin = copy.deepcopy(model).train(training)
+        twin = with_same_tensors(model).train(training)
         for module in twin.modules():
             # Averaging over all batches reads a counter back to the host, which cannot be traced; units do not mind.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
                 module.momentum = 0.1
         with warnings.catch_warnings(), _without_logging():
             warnings.simplefilter("ignore")
-            program = torch.export.export(twin, example.args, example.kwargs)
-            # Without this step in-place writes would not be part of the data flow.
-            functional: ExportedProgram = program.run_decompositions({})
-            return functional
+            return without_writes(torch.export.export(twin, example.args, example.kwargs))
     except Exception as error:
         mode = "training" if training else "evaluation"
         first = (str(error).strip().splitlines() or [""])[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ from headgate.surgery.recipe import (
     Read,
     Recipe,
     Resize,
+    Shape,
     Write,
     count,
     indices_of,
@@ -138,10 +141,11 @@ def check_recipe(model: nn.Module, recipe: Recipe) -> None:
             raise RecipeError(f"the recipe fixes the gate {path!r}, which the model does not have")
     for size in recipe.sizes:
         _check_size(size, modules)
+    left = recipe.cut_shapes()
     for write in recipe.writes:
-        _check_write(write, modules, recipe, tensors)
+        _check_write(write, modules, left, tensors)
     for read in recipe.reads:
-        _check_read(read, modules, recipe, tensors)
+        _check_read(read, modules, left, tensors)
     for empty in recipe.emptied:
         _check_empty(empty, modules)
     for path in recipe.gone:
@@ -192,7 +196,9 @@ def _check_size(size: Resize, modules: dict[str, nn.Module]) -> None:
         raise RecipeError(f"the recipe sets {size.attribute} of {size.path} to {size.value}; it may be 1 … {value}")
 
 
-def _check_write(write: Write, modules: dict[str, nn.Module], recipe: Recipe, tensors: dict[str, Tensor]) -> None:
+def _check_write(
+    write: Write, modules: dict[str, nn.Module], left: Mapping[str, Shape], tensors: dict[str, Tensor]
+) -> None:
     """The layer's outputs are as many as their places, and a stream is never wider than it was."""
     weight = f"{write.path}.weight" if write.path else "weight"
     if write.path not in modules or not can_write_back(modules[write.path]) or weight not in tensors:
@@ -204,15 +210,16 @@ def _check_write(write: Write, modules: dict[str, nn.Module], recipe: Recipe, te
             f"the recipe lets {write.path} write into {write.width} channels along axis {write.channel_dim}; "
             f"it had {rows} outputs"
         )
-    left = recipe.cut_shapes()[weight][0]
-    if count(write.places) != left:
-        raise RecipeError(f"the recipe writes {left} outputs of {write.path} into {count(write.places)} places")
+    outputs = left[weight][0]
+    if count(write.places) != outputs:
+        raise RecipeError(f"the recipe writes {outputs} outputs of {write.path} into {count(write.places)} places")
 
 
-def _check_read(read: Read, modules: dict[str, nn.Module], recipe: Recipe, tensors: dict[str, Tensor]) -> None:
+def _check_read(
+    read: Read, modules: dict[str, nn.Module], shapes: Mapping[str, Shape], tensors: dict[str, Tensor]
+) -> None:
     """The layer's inputs are as many as it picks, and a stream is never wider than it was."""
     stem = f"{read.path}." if read.path else ""
-    shapes = recipe.cut_shapes()
     carrier = next((name for leaf in ("weight", "running_mean") if (name := f"{stem}{leaf}") in shapes), None)
     if read.path not in modules or not can_gather(modules[read.path]) or carrier is None:
         raise RecipeError(f"the recipe lets {read.path!r} pick its inputs, which is no layer that can")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -14,7 +13,7 @@ from torch import nn
 
 from headgate.bank import bank_of
 from headgate.channels.groups import Plan
-from headgate.channels.trace import aliases
+from headgate.channels.trace import aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import require_gates, status, unwrap
@@ -72,8 +71,7 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
 
 def _without_gates(root: nn.Module) -> nn.Module:
     """The network without its gates: modules of its own, but the very same tensors."""
-    tensors = [*root.parameters(), *root.buffers()]
-    dense = copy.deepcopy(root, {id(tensor): tensor for tensor in tensors})
+    dense = with_same_tensors(root)
     discard_gates_(dense)
     return dense
 

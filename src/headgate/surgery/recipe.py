@@ -229,7 +229,7 @@ def ranges_of(indices: Tensor) -> Ranges:
 
 def indices_of(ranges: Ranges) -> Tensor:
     """The indices in the ranges."""
-    return torch.cat([torch.arange(start, stop) for start, stop in ranges])
+    return torch.tensor([index for start, stop in ranges for index in range(start, stop)])
 
 
 def count(ranges: Ranges) -> int:

@@ -23,15 +23,16 @@ TOLERANCE = 1e-9
 TRIALS = (0, 1)
 
 
-def failure(model: nn.Module, example: Example, plan: Plan, keep: Keep, seed: int = 0) -> str | None:
+def failure(drawn: nn.Module, example: Example, plan: Plan, keep: Keep) -> str | None:
     """Why removing these units would change what the model computes, or None if it would not.
 
-    Silences the units on a float64 copy with all parameters and statistics drawn at random (a fresh model hides wrong
-    surgery: scales of zero, shifts of zero), cuts them, and compares the outputs in evaluation mode.
+    Silences the units on a copy, cuts them, and compares the outputs. `drawn` is a `randomised` copy of the model: a
+    fresh model hides wrong surgery (scales of zero, shifts of zero).
     """
-    masked = randomised(model, seed)
+    masked = copy.deepcopy(drawn)
     silence_(masked, plan, keep)
-    small = copy.deepcopy(masked)
+    # Cutting makes new parameters; only buffers might be written into by the model's own code.
+    small = copy.deepcopy(masked, {id(parameter): parameter for parameter in masked.parameters()})
     given = in_double(example)
     try:
         shrink_(small, plan, keep)
@@ -48,21 +49,21 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
 
     One joint trial; halved on failure until the culprits are found.
     """
-    known = sites(plan)
+    known, drawn = sites(plan), randomised(model, seed=0)
 
     def problem(names: list[str]) -> str | None:
         tries = (random_keep(plan, [known[name] for name in names], seed) for seed in TRIALS)
-        return next((found for keep in tries if (found := failure(model, example, plan, keep))), None)
+        return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
-    return _proven_silent(model, example, plan.without(culprits([n for n, s in known.items() if s.size > 1], problem)))
+    return _proven_silent(drawn, example, plan.without(culprits([n for n, s in known.items() if s.size > 1], problem)))
 
 
-def _proven_silent(model: nn.Module, example: Example, plan: Plan) -> Plan:
+def _proven_silent(drawn: nn.Module, example: Example, plan: Plan) -> Plan:
     """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it."""
 
     def problem(names: list[str]) -> str | None:
         silent = {b.name: torch.zeros(b.size, dtype=torch.bool) for b in plan.branches if b.name in names}
-        return failure(model, example, plan, chosen(plan, silent))
+        return failure(drawn, example, plan, chosen(plan, silent))
 
     leaving = [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
     failed = culprits(leaving, problem)

@@ -1,0 +1,59 @@
+"""How every benchmark takes time: contestants in turns, so that a drifting clock meets all, and medians over rounds."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Work = Callable[[], Any]
+
+
+def seconds(work: Work, repeats: int = 1, device: str = "cpu") -> float:
+    """Seconds per call over `repeats` calls, waiting for the device before and after."""
+    synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    synchronise()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    synchronise()
+    return (time.perf_counter() - start) / repeats
+
+
+def in_turns(
+    works: Mapping[str, Work], rounds: int, repeats: int, device: str = "cpu", warmup: int = 3
+) -> dict[str, list[float]]:
+    """For each contestant its seconds per call, round by round; every other round goes through them backwards."""
+    for work in works.values():
+        seconds(work, warmup, device)
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds):
+        for name in list(works)[:: -1 if number % 2 else 1]:
+            taken[name].append(seconds(works[name], repeats, device))
+    return taken
+
+
+def median_ms(times: list[float]) -> float:
+    """The median of seconds, in milliseconds."""
+    return round(1000 * statistics.median(times), 3)
+
+
+def ratios(over: list[float], under: list[float]) -> list[float]:
+    """Round by round, one contestant over another."""
+    return [round(left / right, 4) for left, right in zip(over, under, strict=True)]
+
+
+def options(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """The options that all benchmarks have, and integers by name with their defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--commit", default=None, help="the commit to record; git's by default")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser

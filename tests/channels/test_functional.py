@@ -1,0 +1,103 @@
+"""Graphs without writes say the same whether written off at a glance or by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headgate.channels import functional
+from headgate.channels.groups import Plan, find_groups
+from headgate.channels.trace import Example, export
+from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.models.vgg import VGG
+from tests.toys import Net, conv, images
+
+
+def glanced_at(model: nn.Module) -> bool:
+    program = torch.export.export(model, (images(size=16),))
+    return functional._replacements(program.graph) is not None
+
+
+def by_torch(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setattr(functional, "_replacements", lambda graph: None)
+    return find_groups(model, images(size=16))
+
+
+def residual(net: Net, x: Tensor) -> Tensor:
+    """In place as torchvision writes it: the sum goes into the branch, the activation into the sum."""
+    x = F.relu_(net.bn(net.stem(x)))
+    out = net.inner(x)
+    out += x
+    return net.head(F.relu_(out))
+
+
+def residual_net() -> Net:
+    inner = nn.Sequential(conv(8, 6), nn.BatchNorm2d(6), nn.ReLU(inplace=True), conv(6, 8), nn.BatchNorm2d(8))
+    return Net(residual, stem=conv(3, 8), bn=nn.BatchNorm2d(8), inner=inner, head=conv(8, 4))
+
+
+def thin_vgg() -> VGG:
+    return VGG(widths=(8, 0, 6, 6))
+
+
+@pytest.mark.parametrize("build", [residual_net, lambda: PreResNet(11), thin_vgg], ids=["in place", "preresnet", "vgg"])
+def test_a_plain_network_has_the_same_plan_either_way(build: Callable[[], nn.Module], monkeypatch) -> None:
+    model = build()
+    assert glanced_at(model)
+    plan = find_groups(model, images(size=16))
+    assert plan.groups and plan == by_torch(model, monkeypatch)
+
+
+def overwrites_what_is_read_later(net: Net, x: Tensor) -> Tensor:
+    x = net.stem(x)
+    y = F.relu_(x)
+    return net.head(x + y)
+
+
+def overwrites_through_a_view(net: Net, x: Tensor) -> Tensor:
+    x = net.stem(x)
+    F.relu_(x.flatten(2))
+    return net.head(x)
+
+
+def overwrites_below_a_view(net: Net, x: Tensor) -> Tensor:
+    x = net.stem(x)
+    flat = x.flatten(2)
+    return net.head(F.relu_(x)) + flat.mean(2)[:, :4, None, None]
+
+
+def overwrites_what_dropout_passes_on(net: Net, x: Tensor) -> Tensor:
+    x = net.stem(x)
+    y = F.relu_(F.dropout(x, training=False))
+    return net.head(x + y)
+
+
+def overwrites_its_input(net: Net, x: Tensor) -> Tensor:
+    return net.head(net.stem(x.mul_(2)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        overwrites_through_a_view, overwrites_below_a_view, overwrites_what_dropout_passes_on, overwrites_its_input,
+    ],
+)  # fmt: skip
+def test_a_write_that_others_can_see_is_left_to_torch(run: Callable[[Net, Tensor], Tensor]) -> None:
+    net = Net(run, stem=conv(3, 8), head=conv(8, 4)).eval()
+    assert not glanced_at(net)
+    names = {str(node.target) for node in export(net, Example.of(images()), training=False).graph.nodes}
+    assert not any(name.split(".")[1:2] and name.split(".")[1].endswith("_") for name in names)
+
+
+def test_what_is_read_after_a_write_is_what_was_written() -> None:
+    net = Net(overwrites_what_is_read_later, stem=conv(3, 8), head=conv(8, 4))
+    (total,) = (
+        node
+        for node in export(net, Example.of(images()), training=False).graph.nodes
+        if str(node.target) == "aten.add.Tensor"
+    )
+    assert {str(argument.target) for argument in total.args} == {"aten.relu.default"}
