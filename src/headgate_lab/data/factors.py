@@ -62,7 +62,7 @@ def _hidden(samples: int, factors: int, generator: torch.Generator) -> Tensor:
 
 
 def _uniform(*shape: int, inputs: int, generator: torch.Generator) -> Tensor:
-    return (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
+    return (2 * torch.rand(*shape, generator=generator) - 1) * float(inputs**-0.5)
 
 
 def _check(factors: int, features: int) -> None:

@@ -70,7 +70,7 @@ class Stack:
         self.rates, self.inputs = rates, inputs
         self.template = copy.deepcopy(copies[0]).to("meta")
         self.bounds = _bounds(copies, device) if rates.offset_lr else {}
-        parameters, buffers = stack_module_state(list(copies))  # type: ignore[arg-type]
+        parameters, buffers = stack_module_state(list(copies))
         self.parameters = {name: value.detach().to(device).requires_grad_() for name, value in parameters.items()}
         self.buffers = {name: value.detach().to(device) for name, value in buffers.items()}
         self.moments = {

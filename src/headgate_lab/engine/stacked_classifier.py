@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +24,7 @@ class Classifier(nn.Module):
         self.alpha = alpha
         widths = (features, *HIDDEN, classes)
         self.layers = nn.ModuleList()
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
             bound = (6 / (inputs + outputs)) ** 0.5
             for parameter in layer.parameters():
@@ -31,7 +33,7 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The regularised loss, no penalty, and the predicted classes."""
-        squares = sum(layer.weight.square().sum() for layer in self.layers)  # type: ignore[union-attr, operator]
+        squares = torch.stack([value.square().sum() for value in self.parameters() if value.ndim == 2]).sum()
         for layer in self.layers[:-1]:
             x = layer(x).relu()
         scores = self.layers[-1](x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,8 @@ class QuadraticResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (…, inputs) to (…, outputs)."""
         straight: Tensor = self.linear(x)
-        return straight * self.factor(x) + straight + self.bias
+        factor: Tensor = self.factor(x)
+        return straight * factor + straight + self.bias
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, generator: torch.Generator) -> nn.Linear:
@@ -57,7 +59,7 @@ def perceptron(
 ) -> nn.Sequential:
     """Linear layers of these widths with activations between them, none at the end."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [linear(inputs, outputs, generator=generator), activation()]
     return nn.Sequential(*layers[:-1])
 

@@ -1,4 +1,4 @@
-"""What the experiments on gated autoencoders share: what is measured, and the three problems of the paper's Figure 3."""
+"""What the experiments on gated autoencoders share: what is measured, and the problems of the paper's Figure 3."""
 
 from __future__ import annotations
 

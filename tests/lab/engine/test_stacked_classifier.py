@@ -9,6 +9,7 @@ from sklearn.neural_network import MLPClassifier
 
 from headgate_lab.data.digits import digits
 from headgate_lab.engine import stacked_classifier
+from headgate_lab.engine.stacked import Stack
 from headgate_lab.engine.stacked_classifier import macro_f1, predictions
 
 
@@ -39,13 +40,13 @@ def test_it_scores_as_scikit_learns_does() -> None:
 
 def test_a_copy_that_no_longer_learns_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     resting: list[list[bool]] = []
-    rest = stacked_classifier.Stack.rest_
+    rest = Stack.rest_
 
-    def watched(stack: stacked_classifier.Stack, which: torch.Tensor) -> None:
+    def watched(stack: Stack, which: torch.Tensor) -> None:
         resting.append(which.tolist())
         rest(stack, which)
 
-    monkeypatch.setattr(stacked_classifier.Stack, "rest_", watched)
+    monkeypatch.setattr(Stack, "rest_", watched)
     monkeypatch.setattr(stacked_classifier, "EPOCHS", 30)
     labels = torch.arange(400) % 2
     useless, useful = torch.zeros(400, 3), torch.stack([labels.float()] * 3, dim=1)

@@ -45,9 +45,9 @@ def small(method: str, strength: float, **others: Any) -> DigitCode:
 
 
 def test_names_of_runs() -> None:
-    assert Job(DigitCode("dam", 0.01), 0).name == "DAM"
-    assert Job(DigitCode("l1", 25.0), 4).name == "LONE"
-    assert Job(DigitCode("dam", 0.01, widths=TEXT_WIDTHS), 0).name == "TEXT"
+    assert Job(DigitCode("dam", 0.01), 0).name == "5483dfc702cc"
+    assert Job(DigitCode("l1", 25.0), 4).name == "dc8827c4d7ce"
+    assert Job(DigitCode("dam", 0.01, widths=TEXT_WIDTHS), 0).name == "ed0f7bcbf80a"
 
 
 def test_all_strengths_of_a_method_run_side_by_side() -> None:
