@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -69,13 +69,10 @@ def _drop_output() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog="headgate", description="Train a PyTorch network once and get a smaller one back.")
-    parser.add_argument("--version", action="version", version=f"headgate {version('headgate')}")
+    parser.add_argument("--version", action="version", version=f"headgate {_version()}")
     known = parser.add_subparsers(required=True, dest="command", metavar="command")
     demo = _demo_parser(known.add_parser("demo", help="prune a network on handwritten digits, from start to file"))
     plan = _plan_parser(known.add_parser("plan", help="print what can be removed from a model of yours"))
-    dimension = _dimension_parser(
-        known.add_parser("dimension", help="watch one gate find the dimension of synthetic data")
-    )
     listing = _list_parser(known.add_parser("list", help="list the paper's experiments and what is finished of them"))
     run = _run_parser(known.add_parser("run", help="run an experiment, or go on with it"))
     table = _table_parser(known.add_parser("table", help="print the paper's numbers and ours side by side"))
@@ -87,13 +84,19 @@ def _run(arguments: Sequence[str] | None) -> int:
         return commands.plan(plan, options)
     if options.command == "list":
         return run_commands.list_experiments(listing, options)
-    if options.command == "run":
-        return run_commands.run_experiment(run, options)
     if options.command == "table":
         return report_commands.print_table(table, options)
     if options.command == "figure":
         return report_commands.draw_figure(figure, options)
-    return commands.dimension(dimension, options)
+    return run_commands.run_experiment(run, options)
+
+
+def _version() -> str:
+    """The installed version; sources may be run without being installed."""
+    try:
+        return version("headgate")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def _demo_parser(parser: Parser) -> Parser:
@@ -172,22 +175,6 @@ def _add_out(parser: Parser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="where records live (default %(default)s)"
     )
-
-
-def _dimension_parser(parser: Parser) -> Parser:
-    parser.description = (
-        "A linear autoencoder with a gate on its 50 channels is trained on data made from a few hidden factors. "
-        "The gate should end with exactly as many channels open. Exit status 1 if it does not."
-    )
-    parser.add_argument(
-        "--dimensions", type=int, nargs="+", default=[5, 10], metavar="R", help="hidden factors, 1 to 49"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of data and initial weights (default 0)")
-    parser.add_argument("--steps", type=int, default=2000, help="training steps for each dimension (default 2000)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("headgate-dimension.png"), help="the picture (default %(default)s)"
-    )
-    return parser
 
 
 if __name__ == "__main__":

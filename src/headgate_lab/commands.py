@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 
@@ -99,41 +98,3 @@ def _shape(parser: ArgumentParser, text: str) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         parser.error(f"--input {text} must be sizes of 1 or more with commas between them, such as 1,3,224,224")
     return shape
-
-
-def dimension(parser: ArgumentParser, options: Namespace) -> int:
-    """Finds the dimension of synthetic data; 1 if a gate missed it."""
-    import torch
-    from rich.console import Console
-
-    from headgate_lab.dimension import DimensionConfig, run
-    from headgate_lab.dimension_picture import picture
-    from headgate_lab.dimension_view import table, watching
-    from headgate_lab.files import why_not_writable, write_whole
-
-    dimensions, out = options.dimensions, options.out
-    # All that can be refused is refused before the training, not after it.
-    if len(set(dimensions)) < len(dimensions):
-        parser.error(f"--dimensions {' '.join(map(str, dimensions))} names a dimension twice")
-    if (obstacle := why_not_writable(out)) is not None:
-        parser.error(f"--out {out}: {obstacle}")
-    if out.suffix.lower() != ".png":
-        parser.error(f"--out {out}: the picture is a PNG, so its name must end in .png")
-    try:
-        configs = [DimensionConfig(dimension, seed=options.seed, steps=options.steps) for dimension in dimensions]
-    except ValueError as error:
-        parser.error(str(error))
-
-    # The matrices are too small to gain from a second thread, and on a busy machine threads wait for each other.
-    torch.set_num_threads(1)
-    console = Console()
-    with watching(console, live=sys.stdout.isatty() and not console.is_dumb_terminal) as show:
-        traces = [run(config, partial(show, config)) for config in configs]
-    console.print(table(traces))
-    write_whole(out, picture(traces))
-    # Not through the console, which would break a long path into lines.
-    print(f"picture: {out.resolve()}")
-    if all(trace.exact for trace in traces):
-        return 0
-    print(f"missed: the gate was still on its way, or has gone too far; try more steps: --steps {2 * options.steps}")
-    return 1

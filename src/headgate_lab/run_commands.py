@@ -35,8 +35,6 @@ def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
 
 def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     """Runs what is missing of an experiment; 1 if a run failed."""
-    from rich.console import Console
-
     from headgate_lab.engine.checkpoint import CheckpointError
     from headgate_lab.engine.record import RecordError
     from headgate_lab.engine.run import Place, is_finished, run
@@ -60,7 +58,7 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     try:
         if done := sum(is_finished(job, options.out) for job in jobs):
             print(f"{done} of {len(jobs)} runs are finished already")
-        with watching(Console()) as watch:
+        with watching() as watch:
             failures = run(jobs, place, watch, together=options.together or experiment.together)
     except (CheckpointError, RecordError) as error:
         raise CommandError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The command says what it found, and refuses what it cannot do before it trains."""
+"""The command refuses what it cannot do before it trains, and ends cleanly whatever happens to it."""
 
 from __future__ import annotations
 
@@ -16,58 +16,61 @@ import tomllib
 from matplotlib.image import imread
 
 import headgate
-from headgate_lab import dimension
 from headgate_lab.cli import LAB_PACKAGES, main
-from headgate_lab.dimension import DimensionConfig, Frame, Trace
+from headgate_lab.engine.record import read_runs
 from headgate_lab.recipes import catalog
+from headgate_lab.recipes.catalog import EXPERIMENTS
+from headgate_lab.recipes.experiment import Experiment
+from tests.lab.engine.straight_line import StraightLine
 from tests.lab.report.synthetic import LINEAR_5, write, write_autoencoder, write_dimension, write_lenet
 
-
-def found(config: DimensionConfig) -> Trace:
-    closed = config.bottleneck - config.dimension
-    return Trace(config, (Frame(config.steps, -3.0, (0.0,) * closed + (0.5,) * config.dimension, 1e-9),), seconds=1.5)
+# A training of a minute or more, one line at once.
+LONG = ["run", "dimension", "--only", "linear, r = 5, paper", "--seeds", "1", "--device", "cpu", "--commit", "c"]
 
 
-@pytest.mark.parametrize("dimensions", [["5"], ["5", "10"], ["1", "2", "3", "20", "30", "49"]], ids=len)
-def test_a_miss_is_said_and_is_a_failure(
-    dimensions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The arguments that run a small experiment."""
+    experiment = Experiment("line", "a line", "nowhere", 2, lambda: [StraightLine(2.0), StraightLine(3.0)])
+    monkeypatch.setitem(EXPERIMENTS, "line", experiment)
+    return ["run", "line", "--device", "cpu", "--commit", "c", "--out", str(tmp_path / "out")]
+
+
+def test_an_experiment_is_run_once_and_listed(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "picture.png"
-    assert main(["dimension", "--dimensions", *dimensions, "--steps", "3", "--out", str(out)]) == 1
+    assert main([*line, "--only", "slope 2"]) == 0
+    assert {record["seed"] for record in read_runs(tmp_path / "out", "line")} == {0, 1}
+    assert main(line) == 0
+    assert "2 of 4 runs are finished already" in capsys.readouterr().out
+    assert len(read_runs(tmp_path / "out", "line")) == 4
+    assert main(["list", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert printed.count(" missed ") == len(dimensions)
-    assert "try more steps: --steps 6\n" in printed
-    assert f"picture: {out}\n" in printed
-    assert imread(out).shape[2] == 4
-    assert list(tmp_path.iterdir()) == [out]
+    assert "4/4" in printed and "dimension" in printed
 
 
-def test_a_hit_is_a_success_and_both_dimensions_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_needs_no_rich(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dimension, "run", lambda config, watch: found(config))
-    monkeypatch.chdir(tmp_path)
-    assert main(["dimension"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("exact") == 2
-    assert (tmp_path / "headgate-dimension.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(line) == 0
+    assert "epoch 5/5" in capsys.readouterr().out
+    assert len(read_runs(tmp_path / "out", "line")) == 4
 
 
 @pytest.mark.parametrize(
     ("arguments", "culprit"),
     [
-        (["--dimensions", "0"], "dimension 0 "),
-        (["--dimensions", "5", "-3"], "dimension -3 "),
-        (["--dimensions", "50"], "dimension 50 "),
-        (["--dimensions", "5", "5"], "twice"),
-        (["--dimensions", "five"], "five"),
-        (["--steps", "0"], "steps"),
-        (["--seed", "-1"], "seed"),
-        (["--out", "missing/folder/x.png"], "missing/folder does not exist"),
-        (["--out", "."], "is a folder"),
-        (["--out", "file/x.png"], "file does not exist"),
-        (["--out", "x.jpg"], "must end in .png"),
-        (["--colour"], "--colour"),
+        (["nothing"], "nothing is no experiment"),
+        (["dimension", "--seeds", "0"], "--seeds"),
+        (["dimension", "--together", "-1"], "--together"),
+        (["dimension", "--only", "cubic"], "--only cubic fits no setting"),
+        (["dimension", "--device", "tpu"], "tpu"),
+        (["dimension", "--out", "file"], "file: cannot make the folder"),
+        (["dimension", "--colour"], "--colour"),
     ],
 )
 def test_wrong_arguments_are_one_line_before_any_training(
@@ -77,28 +80,17 @@ def test_wrong_arguments_are_one_line_before_any_training(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(dimension, "run", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr("headgate_lab.engine.run.run", lambda *_, **__: pytest.fail("trained"))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
-        main(["dimension", *arguments])
+        main(["run", *arguments])
     assert ended.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert culprit in printed.err
     assert printed.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_picture_never_replaces_what_is_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(dimension, "run", lambda *_: pytest.fail("trained"))
-    os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(SystemExit) as ended:
-        main(["dimension", "--out", str(tmp_path / "pipe.png")])
-    assert ended.value.code == 2
-    assert "pipe.png is not a regular file" in capsys.readouterr().err
-    assert (tmp_path / "pipe.png").is_fifo()
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_a_folder_without_permission_is_refused(
@@ -109,7 +101,7 @@ def test_a_folder_without_permission_is_refused(
 
     monkeypatch.setattr(Path, "touch", refuse)  # root could write even where the mode forbids it
     with pytest.raises(SystemExit) as ended:
-        main(["dimension", "--out", str(tmp_path / "x.png")])
+        main([*LONG, "--out", str(tmp_path)])
     assert ended.value.code == 2
     assert f"cannot write in {tmp_path}: Permission denied" in capsys.readouterr().err
 
@@ -142,7 +134,7 @@ def test_the_packages_it_can_name_are_those_of_the_extra() -> None:
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_without_the_lab_extra_it_says_what_to_install(package: str, tmp_path: Path) -> None:
     program = (
-        f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['dimension']))"
+        f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['demo']))"
     )
     process = _python(program, tmp_path)
     printed, complaint = process.communicate(timeout=120)
@@ -157,24 +149,20 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     # The handler is set by hand: a test runner started in the background hands down an ignored SIGINT.
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from headgate_lab.cli import main; sys.exit(main(['dimension', '--steps', '1000000']))"
+        f"from headgate_lab.cli import main; sys.exit(main({LONG}))"
     )
     process = _python(program, tmp_path)
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("5 factors: step    0/")
+    assert process.stdout.readline().startswith("dimension (linear, r = 5, paper), seed 0: begins, 100 epochs")
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=120)
     assert process.returncode == 130
     assert complaint == "headgate: interrupted\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-PROGRAM = "main(['dimension', '--dimensions', '2', '--steps', '3000'])"
-DEMO = f"import sys; from headgate_lab.cli import main; sys.exit({PROGRAM})"
+    assert read_runs(tmp_path / "results", "dimension") == []
 
 
 def test_a_reader_that_leaves_ends_it_in_one_line(tmp_path: Path) -> None:
-    process = _python(DEMO, tmp_path)
+    process = _python(f"import sys; from headgate_lab.cli import main; sys.exit(main({LONG}))", tmp_path)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
@@ -183,14 +171,14 @@ def test_a_reader_that_leaves_ends_it_in_one_line(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-@pytest.mark.parametrize("arguments", ["--version", "dimension"])
+@pytest.mark.parametrize("arguments", ["--version", "list"])
 def test_a_closed_output_ends_it_in_one_line(arguments: str, tmp_path: Path) -> None:
     shell = f"exec {sys.executable} -m headgate_lab.cli {arguments} >&-"
     done = subprocess.run(shell, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "headgate: standard output is closed\n")
 
 
-@pytest.mark.parametrize("arguments", ["--version", "dimension"])
+@pytest.mark.parametrize("arguments", ["--version", "list"])
 def test_an_output_that_cannot_be_written_ends_it_in_one_line(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "output").touch()
     # Unbuffered, argparse itself passes over what it cannot write.
@@ -209,18 +197,17 @@ def test_an_output_that_cannot_be_written_ends_it_in_one_line(arguments: str, tm
     assert (done.returncode, done.stderr) == (1, "headgate: [Errno 9] Bad file descriptor\n")
 
 
-def test_a_picture_that_cannot_be_written_ends_it_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_record_that_cannot_be_written_ends_it_in_one_line(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(self: Path, content: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", str(self))
 
-    monkeypatch.setattr(dimension, "run", lambda config, watch: found(config))
     monkeypatch.setattr(Path, "write_bytes", full)
-    assert main(["dimension", "--out", str(tmp_path / "x.png")]) == 1
+    assert main(line) == 1
     complaint = capsys.readouterr().err
     assert complaint.startswith("headgate: [Errno 28] No space left on device: ") and complaint.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert read_runs(tmp_path / "out", "line") == []
 
 
 def test_a_table_is_plain_text_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,26 +6,39 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.engine.run import Watch
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Trainings of thousands of short epochs print a line only so often.
 SECONDS_BETWEEN_LINES = 2.0
 
 
 @contextmanager
-def watching(console: Console) -> Iterator[Watch]:
-    """A bar for each training if the console is a terminal, else plain lines."""
-    if not sys.stdout.isatty() or console.is_dumb_terminal:
+def watching() -> Iterator[Watch]:
+    """A bar for each training in a terminal; plain lines elsewhere, and where rich is not installed."""
+    if not sys.stdout.isatty() or (bars := _bars()) is None:
         yield Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[metrics]}"), console=console) as progress:
+    with bars as progress:
         yield Bars(progress)
+
+
+def _bars() -> Progress | None:
+    """Bars, where they can be drawn. Machines that only train need no rich."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ModuleNotFoundError:
+        return None
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    metrics = TextColumn("{task.fields[metrics]}")
+    return None if console.is_dumb_terminal else Progress(*columns, metrics, console=console)
 
 
 class Lines:

@@ -1,36 +1,68 @@
-"""Autoencoders."""
+"""Autoencoders with room for a gate on their code."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 
-class LinearAutoencoder(nn.Module):
-    """Encoder and decoder without biases, and whatever module the caller puts on the code between them.
+class Autoencoder(nn.Module):
+    """Encoder, whatever module the caller puts on the code, decoder. The gate must keep the code's shape."""
 
-    Args:
-        features: size of the last axis of input and output.
-        bottleneck: size of the code.
-        gate: applied to the code, shape (..., bottleneck); must keep the shape.
-        generator: draws the weights, uniform in ±1/√(inputs) as `nn.Linear` does; the global generator is left alone.
-    """
-
-    def __init__(self, features: int, bottleneck: int, gate: nn.Module, *, generator: torch.Generator) -> None:
+    def __init__(self, encoder: nn.Module, gate: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
-        self.encoder = _linear(features, bottleneck, generator)
+        self.encoder = encoder
         self.gate = gate
-        self.decoder = _linear(bottleneck, features, generator)
+        self.decoder = decoder
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The code of `x`, behind the gate."""
+        code: Tensor = self.gate(self.encoder(x))
+        return code
 
     def forward(self, x: Tensor) -> Tensor:
         """The reconstruction of `x`, in its shape."""
-        reconstruction: Tensor = self.decoder(self.gate(self.encoder(x)))
+        reconstruction: Tensor = self.decoder(self.encode(x))
         return reconstruction
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
+class QuadraticResidual(nn.Module):
+    """(W₁x)∘(W₂x) + W₁x + b, the QRes layer; all uniform in ±1/√inputs, drawn from `generator`."""
+
+    def __init__(self, inputs: int, outputs: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = linear(inputs, outputs, bias=False, generator=generator)
+        self.factor = linear(inputs, outputs, bias=False, generator=generator)
+        self.bias = nn.Parameter(nn.init.uniform_(torch.empty(outputs), *_bounds(inputs), generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, inputs) to (…, outputs)."""
+        straight: Tensor = self.linear(x)
+        factor: Tensor = self.factor(x)
+        return straight * factor + straight + self.bias
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = True, generator: torch.Generator) -> nn.Linear:
+    """A linear layer drawn as `nn.Linear` does, uniform in ±1/√inputs; the global generator is left alone."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     assert isinstance(layer, nn.Linear)
-    bound = inputs**-0.5
-    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, *_bounds(inputs), generator=generator)
     return layer
+
+
+def perceptron(
+    widths: Sequence[int], activation: Callable[[], nn.Module], *, generator: torch.Generator
+) -> nn.Sequential:
+    """Linear layers of these widths with activations between them, none at the end."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [linear(inputs, outputs, generator=generator), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _bounds(inputs: int) -> tuple[float, float]:
+    return -(inputs**-0.5), inputs**-0.5

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, lenet
+from headgate_lab.recipes import ablation, autoencoder, dimension, lenet, sensitivity
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.id: experiment for experiment in (lenet.EXPERIMENT, ablation.EXPERIMENT)
+    experiment.id: experiment
+    for experiment in (
+        dimension.EXPERIMENT,
+        sensitivity.EXPERIMENT,
+        autoencoder.EXPERIMENT,
+        lenet.EXPERIMENT,
+        ablation.EXPERIMENT,
+    )
 }
