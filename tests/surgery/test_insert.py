@@ -38,7 +38,7 @@ def analysed() -> tuple[nn.Module, Any]:
 def preresnet(analysed: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[nn.Module]:
     """A copy; inserting into it takes the plan that is there."""
     model, plan = analysed
-    monkeypatch.setattr(module_under_test, "find_groups", lambda *_: plan)
+    monkeypatch.setattr(module_under_test, "find_groups", lambda *_, **__: plan)
     monkeypatch.setattr(module_under_test, "proven", lambda *_: plan)
     yield copy.deepcopy(model)
 
@@ -60,7 +60,7 @@ def test_the_papers_gates_on_preresnet_164(monkeypatch: pytest.MonkeyPatch):
     assert len(found) == 166 == 1 + 108 + 54 + 3
     branches = [name for name in found if name.endswith(":write")]
     assert len(branches) == 54 and all(found[name].floor == 0 for name in branches)
-    monkeypatch.setattr(module_under_test, "find_groups", lambda *_: plans[0])
+    monkeypatch.setattr(module_under_test, "find_groups", lambda *_, **__: plans[0])
     monkeypatch.setattr(module_under_test, "proven", lambda *_: plans[0])
     assert len(hg.insert_gates_(twin, IMAGE, streams=False)) == 163
     assert set(found) - set(hg.gates(twin)) == {"stage1.0.conv3", "stage2.0.conv3", "stage3.0.conv3"}
