@@ -112,8 +112,8 @@ def test_a_random_network_is_exact_or_refused(drawn: list[tuple[str, int, int]],
     move_offsets_(model.double(), seed)
     small = hg.compact(model, in_double(EXAMPLE))
     assert parameters(small) < parameters(model)
-    for example in (EXAMPLE, EXAMPLE.repeat(2, 1, 2, 1)):
-        assert error(outputs(model, in_double(example)), outputs(small, in_double(example))) < LIMIT
+    for given_example in (EXAMPLE, EXAMPLE.repeat(2, 1, 2, 1)):
+        assert error(outputs(model, in_double(given_example)), outputs(small, in_double(given_example))) < LIMIT
 
 
 # A sum that nobody uses: tracing may drop it, but it must still run on fewer channels.
