@@ -129,11 +129,6 @@ def gathering(plan: Plan, keep: Keep) -> list[Reader]:
     return [reader for reader in plan.readers if reader.path not in idle]
 
 
-def idle_modules(plan: Plan, keep: Keep) -> set[str]:
-    """Modules of which nothing is left: blocks that have become their shortcut, and layers that only fed silence."""
-    return {*silent_blocks(plan, keep), *(path for b in emptied_branches(plan, keep) for path in b.inner)}
-
-
 def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:
     """Some of every site's units, at least one: what a trial removes."""
     return chosen(plan, random_vectors(among, seed))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headgate.bank import bank_of
 from headgate.channels.groups import Plan
@@ -20,12 +20,11 @@ from headgate.gated import require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen, idle_modules, kept_masks, random_vectors, sites
-from headgate.surgery.recipe import within
+from headgate.surgery.keep import chosen, random_vectors, sites
 from headgate.surgery.shrink import shrink_
+from headgate.surgery.sizes import Shape, Sizes, Term, leaving, parameter_terms
 
 Of = Literal["channels", "params", "macs"]
-Shape = tuple[int, ...]
 
 
 @torch.no_grad()
@@ -65,8 +64,8 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
     units = open_units(root, insertion)
     if of == "channels":
         return sum(int(units[g.name].sum()) if g.name in units else g.open for g in now.gates) / now.total
-    keep = chosen(insertion.plan, units, "kept")
-    return _of_params(root, insertion.plan, keep) if of == "params" else _of_macs(root, insertion, keep)
+    chosen(insertion.plan, units, "kept")
+    return _of_params(root, insertion.plan, units) if of == "params" else _of_macs(root, insertion, units)
 
 
 def _without_gates(root: nn.Module) -> nn.Module:
@@ -76,25 +75,11 @@ def _without_gates(root: nn.Module) -> nn.Module:
     return dense
 
 
-def _of_params(root: nn.Module, plan: Plan, keep: Keep) -> float:
+def _of_params(root: nn.Module, plan: Plan, units: Mapping[str, Tensor]) -> float:
     dense = _without_gates(root)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
-    gone = dict.fromkeys(shapes, True)
-    idle = idle_modules(plan, keep)
-    for alias, name in aliases(dense).items():
-        if name in gone:
-            gone[name] &= within(alias, idle)
-    left = _elements_left(shapes, plan, keep)
-    return sum(left[name] for name in shapes if not gone[name]) / sum(map(prod, shapes.values()))
-
-
-def _elements_left(shapes: Mapping[str, Shape], plan: Plan, keep: Keep) -> dict[str, int]:
-    """How many entries tensors of these names and shapes would have."""
-    sizes = {name: list(shape) for name, shape in shapes.items()}
-    for (name, axis), mask in kept_masks(plan, keep).items():
-        if name in sizes:
-            sizes[name][axis] = int(mask.sum())
-    return {name: prod(sizes[name]) for name in sizes}
+    sizes = Sizes(plan, shapes, parameter_terms(plan, shapes, aliases(dense)))
+    return int(sizes.total(sizes.state(units)[None])) / sum(map(prod, shapes.values()))
 
 
 @dataclass(frozen=True)
@@ -107,42 +92,49 @@ class _Work:
 
     insertion: Insertion
     macs: int
-    calls: tuple[Call, ...]
-    shapes: Mapping[str, Shape]
-    told_by_plan: bool = False
+    sizes: Sizes | None
 
-    def left(self, keep: Keep) -> int:
-        """The multiply-accumulates of the calls that remain, by what remains of their weights."""
-        plan = self.insertion.plan
-        now, idle = _elements_left(self.shapes, plan, keep), idle_modules(plan, keep)
-        return sum(
-            call.macs // sum(prod(self.shapes[name]) for name in call.weights) * sum(now[name] for name in call.weights)
-            for call in self.calls
-            if idle.isdisjoint(call.modules)
-        )
+    def left(self, units: Mapping[str, Tensor]) -> int | None:
+        """The multiply-accumulates of the calls that remain, by what remains of their weights, if that tells them."""
+        return None if self.sizes is None else int(self.sizes.total(self.sizes.state(units)[None]))
 
 
 # A constant of every gated model, found when it is first asked for.
 _KNOWN: WeakKeyDictionary[nn.Module, _Work] = WeakKeyDictionary()
 
 
-def _of_macs(root: nn.Module, insertion: Insertion, keep: Keep) -> float:
+def _of_macs(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor]) -> float:
     work = _KNOWN.get(root)
     if work is None or work.insertion is not insertion:
         work = _KNOWN[root] = _work(root, insertion)
     if not work.macs:
         raise GateError(f"kept: of='macs': {type(root).__name__} does no multiply-accumulates on its example")
-    left = work.left(keep) if work.told_by_plan else _macs_after(root, insertion, keep)
-    return left / work.macs
+    left = work.left(units)
+    return (_macs_after(root, insertion, units) if left is None else left) / work.macs
 
 
 def _work(root: nn.Module, insertion: Insertion) -> _Work:
     dense = _without_gates(root)
     counted = count(dense, insertion.example, "kept")
-    calls = tuple(call for call in counted.calls if call.macs)
+    calls = [call for call in counted.calls if call.macs]
+    if not all(call.weights for call in calls):
+        return _Work(insertion, counted.macs, None)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
-    work = _Work(insertion, counted.macs, calls, shapes)
-    return replace(work, told_by_plan=all(call.weights for call in calls) and _foretells(work, root))
+    work = _Work(insertion, counted.macs, Sizes(insertion.plan, shapes, _call_terms(insertion.plan, shapes, calls)))
+    return work if _foretells(work, root) else replace(work, sizes=None)
+
+
+def _call_terms(plan: Plan, shapes: Mapping[str, Shape], calls: Sequence[Call]) -> list[Term]:
+    """One term for each call: as many multiply-accumulates for every element of its weights as now."""
+    return [
+        Term(
+            call.modules[-1] if call.modules else "",
+            tuple(call.weights),
+            call.macs // sum(prod(shapes[name]) for name in call.weights),
+            (frozenset(n for n, branch in enumerate(plan.branches) if not leaving(branch).isdisjoint(call.modules)),),
+        )
+        for call in calls
+    ]
 
 
 def _foretells(work: _Work, root: nn.Module) -> bool:
@@ -153,15 +145,15 @@ def _foretells(work: _Work, root: nn.Module) -> bool:
         return False
 
 
-def _macs_after(root: nn.Module, insertion: Insertion, keep: Keep) -> int:
+def _macs_after(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor]) -> int:
     small = _without_gates(root)
-    shrink_(small, insertion.plan, keep)
+    shrink_(small, insertion.plan, chosen(insertion.plan, units, "kept"))
     return count(small, insertion.example, "kept").macs
 
 
-def _trial(plan: Plan) -> Keep:
-    """About half of all units; of the branches that can leave altogether, every other one."""
+def _trial(plan: Plan) -> dict[str, Tensor]:
+    """Some of all units; of the branches that can leave altogether, every other one."""
     vectors = random_vectors(sites(plan).values(), seed=0)
     for branch in [branch for branch in plan.branches if branch.block is not None or branch.inner][::2]:
         vectors[branch.name] = torch.zeros_like(vectors[branch.name])
-    return chosen(plan, vectors)
+    return vectors
