@@ -27,6 +27,7 @@ from headgate.gate import Gate
 from headgate.gated import GateStatus, Status, bake_, freeze_, gates, status
 from headgate.objective import penalty
 from headgate.offsets import offset_group, param_groups
+from headgate.surgery.budget import Budget
 from headgate.surgery.compact import compact, remove_gates_
 from headgate.surgery.insert import insert_gates_
 from headgate.surgery.kept import kept
@@ -35,6 +36,7 @@ from headgate.surgery.shrink import shrink
 __all__ = [
     "ArgumentError",
     "Branch",
+    "Budget",
     "CompactionError",
     "Cost",
     "ExportError",

@@ -79,7 +79,19 @@ class Bank:
     fn: str
     scale: Scale
     count_from: int = 1
-    frozen: bool = False
+    asked_to_rest: bool = False
+    # What a budget has decided: whether offsets rest, whatever else was asked, and the most one moves in a step.
+    held: bool = False
+    rate: float | None = None
+
+    @property
+    def frozen(self) -> bool:
+        """Whether offsets stay where they are."""
+        return self.asked_to_rest or self.held
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self.asked_to_rest = frozen
 
     @property
     def offset(self) -> Tensor:

@@ -31,12 +31,12 @@ def penalty(model: nn.Module) -> Tensor:
     """
     found = require_owners(model, "penalty")
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        _warn_of_orphans(found)
+        warn_of_orphans(found)
     offsets = [owner.offset.clamp(min=-owner.span).reshape(-1) for owner in found.values()]
     return torch.cat(offsets).mean()
 
 
-def _warn_of_orphans(found: dict[str, OffsetOwner]) -> None:
+def warn_of_orphans(found: dict[str, OffsetOwner]) -> None:
     """Warns of leaf offsets in no group. Substituted ones (functional_call, vmap) are somebody else's to move."""
     orphans = [
         name or "root"

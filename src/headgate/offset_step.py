@@ -23,11 +23,13 @@ LARGEST_GRADIENT = 1e15
 @torch.no_grad()
 def step_bounded_(optimizer: Optimizer, owners: Sequence[OffsetOwner], group: dict[str, Any]) -> None:
     """Moves the offsets of these owners, all of which have gradients, by the rule in `headgate.offsets`."""
-    alike: dict[tuple[torch.device, torch.dtype], list[OffsetOwner]] = {}
+    alike: dict[tuple[torch.device, torch.dtype, float], list[OffsetOwner]] = {}
     for owner in owners:
-        alike.setdefault((owner.offset.device, owner.offset.dtype), []).append(owner)
-    for some in alike.values():
-        _step_alike_(optimizer, some, group["offset_lr"], bool(group.get("maximize", False)))
+        own = None if isinstance(owner, Gate) else owner.rate
+        rate = group["offset_lr"] if own is None else own
+        alike.setdefault((owner.offset.device, owner.offset.dtype, rate), []).append(owner)
+    for (_, _, rate), some in alike.items():
+        _step_alike_(optimizer, some, rate, bool(group.get("maximize", False)))
 
 
 def _step_alike_(optimizer: Optimizer, owners: list[OffsetOwner], rate: float, maximize: bool) -> None:

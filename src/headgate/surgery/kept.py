@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headgate.bank import bank_of
 from headgate.channels.groups import Plan
-from headgate.channels.trace import aliases, with_same_tensors
+from headgate.channels.trace import Example, aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import require_gates, status, unwrap
@@ -76,10 +76,21 @@ def _without_gates(root: nn.Module) -> nn.Module:
 
 
 def _of_params(root: nn.Module, plan: Plan, units: Mapping[str, Tensor]) -> float:
+    sizes = parameter_sizes(root, plan)
+    left, full = sizes.total(torch.stack([sizes.state(units), sizes.state({})])).tolist()
+    return float(left / full)
+
+
+def parameter_sizes(root: nn.Module, plan: Plan) -> Sizes:
+    """What states of the gates leave of the parameters of the network without gates."""
     dense = _without_gates(root)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
-    sizes = Sizes(plan, shapes, parameter_terms(plan, shapes, aliases(dense)))
-    return int(sizes.total(sizes.state(units)[None])) / sum(map(prod, shapes.values()))
+    return Sizes(plan, shapes, parameter_terms(plan, shapes, aliases(dense)))
+
+
+def call_sizes(root: nn.Module, insertion: Insertion, example: Example | None) -> Sizes | None:
+    """What states of the gates leave of its multiply-accumulates on an example, if its parameters tell them."""
+    return _work(root, insertion if example is None else replace(insertion, example=example)).sizes
 
 
 @dataclass(frozen=True)

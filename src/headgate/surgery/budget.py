@@ -1,0 +1,250 @@
+"""A size instead of a strength: gates close until the network is as small as asked for, then the training refines it.
+
+Nobody can guess the strength that ends in a given size: it differs ten times between architectures. So the wanted size
+follows a curve from the full network to the target, and the strength is raised while the network is above it and
+lowered while it is below. Each offset is pushed in proportion to what closing its next unit would save now, counted as
+compaction would: closing what saves nothing is not worth anything. When the target is met the last units are settled
+gate by gate, the offsets rest, and the masks move into the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headgate.arguments import number
+from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
+from headgate.channels.trace import Example
+from headgate.errors import ArgumentError, GateError
+from headgate.gated import unwrap
+from headgate.objective import warn_of_orphans
+from headgate.surgery.compact import insertion_of
+from headgate.surgery.gauge import Gauge, gauge_of
+from headgate.surgery.hand import placed_gates
+from headgate.unmask import bake_inserted_
+
+# How far offsets could travel in the time there is, in ways from all open to all closed: room to wait and to turn.
+TRAVELS = 3.0
+# An offset that moves faster than this jumps.
+FASTEST = 0.5
+CHECKS = 1000
+FIRST_STRENGTH = 0.1
+# The strength changes by a power of how far the network is from the wanted size, in one check at most e to this.
+GAIN, MOST = 2.0, 0.5
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Steps: the offsets move after `begin` and rest at `end` at the latest."""
+
+    begin: int
+    end: int
+
+    def wanted(self, step: int, full: float, target: float) -> float:
+        """The wanted size after so many steps, from full to target by equal factors."""
+        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
+        return float(full * (target / full) ** done)
+
+
+class Budget:
+    """Steers the gates of a model to a size; add `penalty()` to the loss, and call `step()` after the optimizer's.
+
+    Args:
+        model: a model that `insert_gates_` has gated.
+        example: what to count multiply-accumulates on; by default the example the gates were inserted with.
+        params: the parameters wanted: a fraction up to 1, or a number.
+        macs: the multiply-accumulates wanted, likewise. Give exactly one of the three.
+        channels: the gated units wanted, likewise.
+        steps: how many steps the training has.
+        reach: the fraction of the steps by which the target is met. After that the gates rest.
+        start: the fraction of the steps before which no gate moves.
+
+    Example:
+        >>> import headgate
+        >>> model, x = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)), torch.randn(16, 8)
+        >>> gates = headgate.insert_gates_(model, x)
+        >>> optimizer = torch.optim.SGD(headgate.param_groups(model, lr=0.1))
+        >>> budget = Budget(model, x, params=0.5, steps=200)
+        >>> for _ in range(200):
+        ...     loss = model(x).square().mean() + budget.penalty()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     budget.step()
+        >>> budget.met, sum(p.numel() for p in headgate.compact(model).parameters()) <= budget.target
+        (True, True)
+
+    Raises:
+        ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
+            that one does; or fewer steps than the gates need.
+        GateError: no inserted gates, or gates placed by hand besides.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Any = None,
+        *,
+        params: float | None = None,
+        macs: float | None = None,
+        channels: float | None = None,
+        steps: int,
+        reach: float = 0.5,
+        start: float = 0.1,
+    ) -> None:
+        root = unwrap(model)
+        self._bank = _bank(root)
+        self._of, wanted = _only_one({"params": params, "macs": macs, "channels": channels})
+        self._schedule = _schedule(steps, reach, start)
+        given = None if example is None else Example.of(example)
+        self._gauge: Gauge = gauge_of(root, insertion_of(root, "Budget"), self._of, given)
+        self.full = self._gauge.size(self._gauge.most)
+        self.target = _target(self._of, wanted, self.full, self._gauge.size(self._gauge.least))
+        device = self._bank.offset.device
+        self._strength = torch.zeros((), device=device)
+        self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=device)
+        self._step, self._size, self.met = 0, self.full, False
+        self._settle_bank()
+
+    @property
+    def size(self) -> int:
+        """What compaction would leave, as of the last check."""
+        return self._size
+
+    def penalty(self) -> Tensor:
+        """One differentiable scalar to add to the loss."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            warn_of_orphans({"inserted gates": self._bank})
+        offsets = self._bank.offset.clamp(min=-self._bank.span)
+        return self._strength * (self._weights * offsets).sum()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """To be called once after every step of the optimizer. Now and then it looks at the gates."""
+        self._step += 1
+        if not self.met and self._step >= self._schedule.begin:
+            if self._step == self._schedule.begin:
+                self._strength.fill_(FIRST_STRENGTH)
+            if self._is_due():
+                self._steer()
+        self._settle_bank()
+
+    def by_layer(self) -> dict[str, int]:
+        """What is left of each parameter, or of each call's multiply-accumulates: where the budget went."""
+        return self._gauge.by_name(self._gauge.kept())
+
+    def state_dict(self) -> dict[str, Any]:
+        """To be saved with the model and the optimizer."""
+        return {
+            "step": self._step,
+            "met": self.met,
+            "size": self._size,
+            "strength": self._strength.clone(),
+            "weights": self._weights.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken; load the model first."""
+        if tuple(state["weights"].shape) != tuple(self._weights.shape):
+            raise ArgumentError(
+                f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
+            )
+        self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
+        self._strength.copy_(state["strength"])
+        self._weights.copy_(state["weights"])
+        self._settle_bank()
+
+    def _is_due(self) -> bool:
+        """Often near the end: gates of a large layer close several units in a step."""
+        every = max(1, (self._schedule.end - self._schedule.begin) // CHECKS)
+        return self._step % every == 0 or self._size < 1.2 * self.target or self._step >= self._schedule.end
+
+    def _steer(self) -> None:
+        kept = self._gauge.kept()
+        self._size, savings = self._gauge.size_and_savings(kept)
+        if self._size <= self.target or self._step >= self._schedule.end:
+            self._finish(kept)
+            return
+        wanted = self._schedule.wanted(self._step, self.full, self.target)
+        self._strength.mul_(exp(max(-MOST, min(MOST, GAIN * log(self._size / wanted)))))
+        # Units that close for one unit of offset, times what each of them saves.
+        weights = (savings * self._gauge.sizes).to(self._weights)
+        if bool(weights.sum() > 0):
+            self._weights.copy_(weights / weights.sum())
+
+    def _finish(self, kept: Tensor) -> None:
+        """Settles the last units, moves the masks into the weights, and lets the gates rest."""
+        settled = self._gauge.settled(kept, self.target, self._smallest_open())
+        self._size = self._gauge.size(settled)
+        opened = self._gauge.opened(settled)
+        bake_inserted_(self._bank)
+        # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
+        getattr(self._bank.root, OPEN).copy_(guarded(opened.to(self._bank.offset.device)))
+        self._strength.zero_()
+        self.met = True
+
+    def _smallest_open(self) -> Tensor:
+        """Of every gate, the smallest value of its mask that is not zero: how near it is to closing another unit."""
+        masks = self._bank.masks(range(len(self._bank.gates)))
+        values = torch.where(masks > 0, masks, torch.inf)
+        smallest = torch.full_like(self._bank.offset, torch.inf)
+        return smallest.scatter_reduce(0, self._bank.numbers(OWNER), values, "amin").cpu()
+
+    def _settle_bank(self) -> None:
+        """The schedule decides when offsets move and how fast; `freeze_` can only hold them besides."""
+        schedule = self._schedule
+        self._bank.held = self.met or self._step < schedule.begin
+        travel = self._bank.start + self._bank.span
+        self._bank.rate = TRAVELS * travel / (schedule.end - schedule.begin)
+
+
+def _bank(root: nn.Module) -> Bank:
+    if placed := placed_gates(root):
+        raise GateError(f"Budget: {', '.join(sorted(placed))} were placed by hand; a budget needs inserted gates only")
+    bank = bank_of(root)
+    if bank is None:
+        raise GateError(f"Budget: {type(root).__name__} has no inserted gates; insert_gates_(model, example) first")
+    return bank
+
+
+def _only_one(targets: Mapping[str, float | None]) -> tuple[str, float]:
+    given = {name: value for name, value in targets.items() if value is not None}
+    if len(given) != 1:
+        raise ArgumentError(f"Budget: give exactly one of {', '.join(targets)}, not {', '.join(given) or 'none'}")
+    ((name, value),) = given.items()
+    return name, number(name, value, above_zero=True)
+
+
+def _schedule(steps: int, reach: float, start: float) -> _Schedule:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ArgumentError(f"Budget: steps={steps!r} must be a whole number of 1 or more: all steps of the training")
+    start, reach = number("start", start), number("reach", reach)
+    if not 0 <= start < reach <= 1:
+        raise ArgumentError(
+            f"Budget: start={start:g} and reach={reach:g} must be fractions of the steps, in that order"
+        )
+    schedule = _Schedule(max(1, round(start * steps)), round(reach * steps))
+    needed = TRAVELS * 6 / FASTEST
+    if schedule.end - schedule.begin < needed:
+        raise ArgumentError(
+            f"Budget: between start={start:g} and reach={reach:g} of {steps} steps there are "
+            f"{max(0, schedule.end - schedule.begin)}; gates need {needed:.0f} or more to close without jumping"
+        )
+    return schedule
+
+
+def _target(of: str, wanted: float, full: int, least: int) -> int:
+    target = int(wanted * full) if wanted <= 1 else int(wanted)
+    if target >= full:
+        raise ArgumentError(f"Budget: {of}={wanted:g} is no less than the full network has: {full:,}")
+    if target < least:
+        raise ArgumentError(
+            f"Budget: {of}={wanted:g} asks for {target:,}; with every gate at its floor {least:,} are left "
+            f"({least / full:.1%} of {full:,}): the smallest size that can be reached"
+        )
+    return target

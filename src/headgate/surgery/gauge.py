@@ -1,0 +1,156 @@
+"""How large a gated network is, by how many units each gate keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headgate.bank import OWNER, PLACES, SIZES, Bank, bank_of
+from headgate.channels.trace import Example
+from headgate.errors import GateError
+from headgate.surgery.insert import Insertion
+from headgate.surgery.kept import call_sizes, parameter_sizes
+from headgate.surgery.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Sizes of a gated network. Units close in one order, so that a state is one number of kept units for each gate.
+
+    Attributes:
+        bank: the gates.
+        sizes_of: what states of all sites cost; None where channels are counted.
+        columns: for every unit of every gate, its place in a state.
+        units: how many places a state has, besides one that is always kept.
+        multiple: compaction fills up to multiples of this.
+        whole: gates whose units stay, whatever is open; of these, `vanishing` ones go when nothing is open.
+    """
+
+    bank: Bank
+    sizes_of: Sizes | None
+    columns: Tensor
+    units: int
+    multiple: int
+    whole: Tensor
+    vanishing: Tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        """Units of every gate."""
+        return self.bank.numbers(SIZES).cpu()
+
+    @property
+    def most(self) -> Tensor:
+        """All units of every gate."""
+        return self.sizes
+
+    @property
+    def least(self) -> Tensor:
+        """As many as the floors leave."""
+        return torch.tensor([gate.floor for gate in self.bank.gates])
+
+    def kept(self) -> Tensor:
+        """How many units of every gate are open now."""
+        count = len(self.bank.gates)
+        opened = (self.bank.masks(range(count)) > 0).to(torch.int64)
+        return torch.zeros_like(self.bank.numbers(SIZES)).index_add_(0, self.bank.numbers(OWNER), opened).cpu()
+
+    def opened(self, kept: Tensor) -> Tensor:
+        """For every unit of every gate whether it is open when each gate keeps so many: bool, (..., units of gates)."""
+        owner, places = self.bank.numbers(OWNER).cpu(), self.bank.numbers(PLACES).cpu()
+        return places >= (self.sizes - kept)[..., owner]
+
+    def size(self, kept: Tensor) -> int:
+        """What compaction would leave when each gate keeps so many units."""
+        return int(self._totals(kept[None]))
+
+    def size_and_savings(self, kept: Tensor) -> tuple[int, Tensor]:
+        """The size, and for every gate what each of the units saves that it would close next."""
+        fewer = torch.minimum(torch.full_like(kept, self.multiple), (kept - self.least).clamp_min(0))
+        totals = self._totals(torch.cat([kept[None], kept - torch.diag(fewer)]))
+        return int(totals[0]), (totals[0] - totals[1:]) / fewer.clamp_min(1)
+
+    def by_name(self, kept: Tensor) -> dict[str, int]:
+        """What is left by parameter or call."""
+        if self.sizes_of is None:
+            return {gate.name: int(number) for gate, number in zip(self.bank.gates, kept, strict=True)}
+        found: dict[str, int] = {}
+        costs = self.sizes_of.by_term(self._states(kept[None]))[0].tolist()
+        for term, cost in zip(self.sizes_of.terms, costs, strict=True):
+            found[term.name] = found.get(term.name, 0) + cost
+        return found
+
+    def settled(self, kept: Tensor, target: int, nearness: Tensor) -> Tensor:
+        """Numbers of kept units whose size is at most `target` and as near to it as single units allow.
+
+        Units close where the next one is nearest to closing for what it saves, and reopen where most of what is left
+        of the target is used.
+        """
+        kept = kept.clone()
+        size, savings = self.size_and_savings(kept)
+        while size > target:
+            worth = torch.where(savings > 0, nearness / savings, torch.inf)
+            if not bool(worth.isfinite().any()):
+                worth = torch.where(kept > self.least, nearness, torch.inf)
+            chosen = int(worth.argmin())
+            kept[chosen] -= min(self.multiple, int(kept[chosen] - self.least[chosen]))
+            size, savings = self.size_and_savings(kept)
+        return self._grown(kept, size, target)
+
+    def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
+        while size < target:
+            more = torch.minimum(torch.full_like(kept, self.multiple), self.sizes - kept)
+            totals = self._totals(kept + torch.diag(more))
+            fitting = torch.where((totals <= target) & (totals > size), totals, -1)
+            chosen = int(fitting.argmax())
+            if fitting[chosen] < 0:
+                break
+            kept[chosen] += more[chosen]
+            size = int(totals[chosen])
+        return kept
+
+    def _totals(self, kept: Tensor) -> Tensor:
+        if self.sizes_of is None:
+            return self._filled(kept).sum(1)
+        return self.sizes_of.total(self._states(kept))
+
+    def _filled(self, kept: Tensor) -> Tensor:
+        """With what compaction keeps besides: multiples, and branches of full width."""
+        filled = torch.minimum(-(-kept // self.multiple) * self.multiple, self.sizes)
+        whole = self.whole & ~(self.vanishing & (kept == 0))
+        return torch.where(whole, self.sizes, filled)
+
+    def _states(self, kept: Tensor) -> Tensor:
+        states = torch.ones(len(kept), self.units + 1, dtype=torch.bool)
+        states[:, self.columns] = self.opened(self._filled(kept))
+        return states
+
+
+def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | None) -> Gauge:
+    """The gauge of a gated model for parameters, multiply-accumulates or channels.
+
+    Raises:
+        GateError: multiply-accumulates that the parameters alone do not tell.
+    """
+    bank = bank_of(root)
+    assert bank is not None
+    measures: dict[str, Callable[[], Sizes | None]] = {
+        "channels": lambda: None,
+        "params": lambda: parameter_sizes(root, insertion.plan),
+        "macs": lambda: call_sizes(root, insertion, example),
+    }
+    sizes = measures[of]()
+    if of == "macs" and sizes is None:
+        raise GateError(
+            f"Budget: macs: what {type(root).__name__} computes between activations (attention, for instance) cannot "
+            "be told from its parameters; give params= instead"
+        )
+    layout = Sizes(insertion.plan, {}, ()) if sizes is None else sizes
+    columns = torch.cat([torch.arange(one.start, one.stop) for one in (layout.columns[g.name] for g in bank.gates)])
+    branches = {branch.name: branch for branch in insertion.plan.branches}
+    full = [insertion.branches == "full" and gate.name in branches for gate in bank.gates]
+    vanishing = [gate.name in branches and branches[gate.name].block is not None for gate in bank.gates]
+    return Gauge(bank, sizes, columns, layout.units, insertion.multiple_of, torch.tensor(full), torch.tensor(vanishing))

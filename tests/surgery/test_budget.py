@@ -1,0 +1,258 @@
+"""A budget: met in time, never exceeded, hardly undercut, counted as compaction counts; and whatever it cannot do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, max_pool2d
+
+import headgate as hg
+from headgate.surgery.compact import insertion_of
+from headgate.surgery.gauge import Gauge, gauge_of
+from headgate_lab.data.digits import digits
+from headgate_lab.models.preresnet import PreResNet
+from tests.surgery.exactness import move_offsets_, parameters
+from tests.toys import PostBlock, PreBlock, conv
+
+STEPS = 240
+IMAGE = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Digits(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.c2, self.b2 = nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.c3, self.b3 = nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.b1(self.c1(x)))
+        x = max_pool2d(torch.relu(self.b2(self.c2(x))), 2)
+        return self.head(torch.relu(self.b3(self.c3(x))).mean((2, 3)))
+
+
+class Training:
+    """Digits with a budget, step by step."""
+
+    def __init__(self, insertion: dict[str, Any] | None = None, steps: int = STEPS, **budget: Any) -> None:
+        torch.manual_seed(0)
+        self.model = Digits()
+        hg.insert_gates_(self.model, IMAGE, **(insertion or {}))
+        self.optimizer = torch.optim.SGD(hg.param_groups(self.model, lr=0.1, weight_decay=5e-4), momentum=0.9)
+        self.budget = hg.Budget(self.model, IMAGE, steps=steps, **budget)
+        self.data, self.done = digits(), 0
+
+    def run(self, until: int) -> None:
+        while self.done < until:
+            chosen = torch.randperm(1280, generator=torch.Generator().manual_seed(self.done))[:32]
+            loss = cross_entropy(self.model(self.data.train_images[chosen]), self.data.train_labels[chosen])
+            self.optimizer.zero_grad()
+            (loss + self.budget.penalty()).backward()
+            self.optimizer.step()
+            self.budget.step()
+            self.done += 1
+
+    def accuracy(self, model: nn.Module) -> float:
+        return float((model.eval()(self.data.test_images).argmax(1) == self.data.test_labels).float().mean())
+
+
+def gauge(model: nn.Module, of: str = "params") -> Gauge:
+    return gauge_of(model, insertion_of(model, "test"), of, None)
+
+
+def residual() -> nn.Module:
+    return nn.Sequential(conv(1, 8), PostBlock(8, 8), PreBlock(8, 12, 2), nn.Flatten(), nn.Linear(192, 4))
+
+
+NETWORKS = {"chain": Digits, "residual": residual}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "random order": {"order": "random:3"},
+    "multiples": {"multiple_of": 4},
+    "full branches": {"branches": "full"},
+    "readers": {"readers": True, "floor": 2},
+    "no streams": {"streams": False, "floor": 1},
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_gauge_counts_what_compaction_leaves(network: str, options: str) -> None:
+    model = NETWORKS[network]()
+    hg.insert_gates_(model, IMAGE, **OPTIONS[options])
+    for seed in range(3):
+        move_offsets_(model, seed)
+        small = hg.compact(model)
+        kept = gauge(model).kept()
+        assert gauge(model).size(kept) == parameters(small)
+        assert gauge(model, "macs").size(kept) == hg.cost(small, IMAGE).macs
+        assert sum(gauge(model).by_name(kept).values()) == parameters(small)
+        assert gauge(model, "channels").size(kept) / int(gauge(model).sizes.sum()) == hg.kept(model)
+
+
+def test_the_gauge_counts_silent_branches() -> None:
+    model = PreResNet(11)
+    image = torch.randn(1, 3, 8, 8)
+    gates = hg.insert_gates_(model, image)
+    with torch.no_grad():
+        for name in gates:
+            gates[name].offset.fill_(-9.0 if name.endswith(":write") and "stage2" in name else -1.0)
+    small = hg.compact(model)
+    assert gauge(model).size(gauge(model).kept()) == parameters(small)
+    assert gauge(model, "macs").size(gauge(model, "macs").kept()) == hg.cost(small, image).macs
+
+
+def test_savings_are_differences_of_sizes() -> None:
+    model = residual()
+    hg.insert_gates_(model, IMAGE, floor=2)
+    measure = gauge(model)
+    kept = measure.most
+    size, savings = measure.size_and_savings(kept)
+    assert size == parameters(residual())
+    for number in range(len(kept)):
+        fewer = kept.clone()
+        fewer[number] -= 1
+        assert savings[number] == size - measure.size(fewer)
+    assert measure.size_and_savings(measure.least)[1].abs().sum() == 0
+
+
+TARGETS: list[dict[str, Any]] = [{"params": 0.3}, {"params": 0.08}, {"macs": 0.2}, {"channels": 0.4}, {"params": 3000}]
+
+
+@pytest.mark.parametrize("wanted", TARGETS, ids=str)
+def test_a_target_is_met_in_time_and_hardly_undercut(wanted: dict[str, Any]) -> None:
+    training = Training(**wanted)
+    budget, model = training.budget, training.model
+    training.run(STEPS // 2)
+    assert budget.met
+    (of,) = wanted
+    measure = gauge(model, of)
+    kept = measure.kept()
+    left = measure.size(kept)
+    assert left == budget.size <= budget.target
+    closed = [number for number in range(len(kept)) if kept[number] < measure.sizes[number]]
+    one_more = min(measure.size(kept + (torch.arange(len(kept)) == number)) for number in closed)
+    assert left >= 0.99 * budget.target or one_more > budget.target
+    training.run(STEPS)
+    small = hg.compact(model)
+    assert measure.size(measure.kept()) == left
+    assert training.accuracy(small) > 0.6  # a tenth of it would be chance
+
+
+def test_widths_are_multiples_within_the_budget() -> None:
+    training = Training({"multiple_of": 8}, params=0.4)
+    training.run(STEPS // 2)
+    small = hg.compact(training.model)
+    assert training.budget.met and parameters(small) <= training.budget.target
+    assert all(layer.out_channels % 8 == 0 for layer in (small.c1, small.c2, small.c3))
+
+
+def test_gates_wait_then_close_a_little_at_a_time_then_rest() -> None:
+    training = Training(params=0.3, start=0.2, reach=0.6)
+    offsets: list[Tensor] = []
+    for step in range(STEPS):
+        training.run(step + 1)
+        offsets.append(gate_offsets(training.model))
+    moves = torch.stack([(b - a).abs().max() for a, b in pairwise(offsets)])
+    begin, end = round(0.2 * STEPS), round(0.6 * STEPS)
+    assert moves[: begin - 1].max() == 0
+    assert 0 < moves[begin:end].max() <= 3 * 6 / (end - begin) + 1e-6
+    assert moves[end:].max() == 0
+
+
+def gate_offsets(model: nn.Module) -> Tensor:
+    return torch.stack([gate.offset.detach().clone() for gate in hg.gates(model).values()])
+
+
+def test_the_last_units_are_few() -> None:
+    training = Training(params=0.5)
+    while not training.budget.met:
+        before = gauge(training.model).kept()
+        training.run(training.done + 1)
+    assert all(gate.baked and gate.frozen for gate in hg.status(training.model).gates)
+    assert (gauge(training.model).kept() - before).abs().max() <= 4
+
+
+def test_reopened_units_start_at_zero_and_leave_the_function_alone() -> None:
+    training = Training(params=0.5)
+    training.run(STEPS // 4)
+    model, budget = training.model.eval(), training.budget
+    with torch.no_grad():
+        for gate in hg.gates(model).values():
+            gate.offset.fill_(-3.5)
+    expected = model(training.data.test_images)
+    small_before = gauge(model).kept()
+    budget._finish(small_before)
+    assert (gauge(model).kept() >= small_before).all() and gauge(model).kept().sum() > small_before.sum()
+    torch.testing.assert_close(model(training.data.test_images), expected)
+    torch.testing.assert_close(hg.compact(model)(training.data.test_images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_resumed_training_is_the_same_training() -> None:
+    whole, broken = Training(params=0.3), Training(params=0.3)
+    whole.run(STEPS)
+    for stop in (40, 90, 150, STEPS):
+        broken.run(stop)
+        state = broken.model.state_dict(), broken.optimizer.state_dict(), broken.budget.state_dict()
+        broken = Training(params=0.3)
+        broken.model.load_state_dict(state[0])
+        broken.optimizer.load_state_dict(state[1])
+        broken.budget.load_state_dict(state[2])
+        broken.done = stop
+    assert whole.budget.met and broken.budget.met
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, broken.model.state_dict()[name]), name
+
+
+def test_the_schedule_wins_over_freeze() -> None:
+    training = Training(params=0.3)
+    hg.freeze_(training.model, False)
+    training.run(10)
+    assert torch.equal(gate_offsets(training.model), torch.ones(3))
+    training.run(STEPS)
+    hg.freeze_(training.model, False)
+    assert hg.status(training.model).gates[0].frozen
+
+
+def bad(**arguments: Any) -> str:
+    model = Digits()
+    hg.insert_gates_(model, IMAGE)
+    with pytest.raises(hg.ArgumentError) as caught:
+        hg.Budget(model, IMAGE, **{"steps": STEPS, **arguments})
+    return str(caught.value)
+
+
+def test_what_cannot_be_is_refused_at_the_start() -> None:
+    assert "exactly one of params, macs, channels, not none" in bad()
+    assert "exactly one of params, macs, channels, not params, macs" in bad(params=0.3, macs=0.3)
+    assert "no less than the full network" in bad(params=1.0)
+    assert "no less than the full network" in bad(params=10**9)
+    assert "params=0.001 asks for 14; with every gate at its floor" in bad(params=0.001)
+    assert "params" in bad(params=-1)
+    assert "params" in bad(params=float("nan"))
+    assert "steps=0" in bad(params=0.3, steps=0)
+    assert "steps=2.5" in bad(params=0.3, steps=2.5)
+    assert "in that order" in bad(params=0.3, start=0.6)
+    assert "in that order" in bad(params=0.3, reach=1.5)
+    assert "gates need 36 or more" in bad(params=0.3, steps=50)
+
+
+def test_models_without_inserted_gates_are_refused() -> None:
+    with pytest.raises(hg.GateError, match="insert_gates_"):
+        hg.Budget(Digits(), IMAGE, params=0.3, steps=STEPS)
+    by_hand = nn.Sequential(nn.Linear(4, 8), hg.Gate(8), nn.Linear(8, 2))
+    with pytest.raises(hg.GateError, match="1 were placed by hand"):
+        hg.Budget(by_hand, torch.randn(2, 4), params=0.3, steps=STEPS)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    budget = Training(params=0.3).budget
+    state = budget.state_dict()
+    state["weights"] = torch.ones(7)
+    with pytest.raises(hg.ArgumentError, match="of 7 gates, the model has 3"):
+        budget.load_state_dict(state)
