@@ -32,6 +32,7 @@ from headgate.surgery.compact import compact, remove_gates_
 from headgate.surgery.insert import insert_gates_
 from headgate.surgery.kept import kept
 from headgate.surgery.shrink import shrink
+from headgate.surgery.transfer import transfer_
 
 __all__ = [
     "ArgumentError",
@@ -73,5 +74,6 @@ __all__ = [
     "save",
     "shrink",
     "status",
+    "transfer_",
 ]
 __version__ = "0.1.0"
