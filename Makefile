@@ -13,7 +13,7 @@ JOBS   ?= 2
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
 
-demo: $(READY) ## prune a network on handwritten digits, from training to a file (options: make demo ARGS="--strength 0.5")
+demo: $(READY) ## prune a network on handwritten digits, from training to a file (options: make demo ARGS="--params 0.2")
 	@$(BIN)/headgate demo $(ARGS)
 
 # One thread a worker: two workers with two threads each would fight over two cores.

@@ -106,10 +106,8 @@ def _demo_parser(parser: Parser) -> Parser:
         "size of the compacted one."
     )
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and batches (default 0)")
-    parser.add_argument(
-        "--epochs", type=int, help="of each of the three trainings (default 24; with few, gates have no time to close)"
-    )
-    parser.add_argument("--strength", type=float, help="weight of the penalty: more closes more (default 1)")
+    parser.add_argument("--epochs", type=int, help="of each of the three trainings (default 24)")
+    parser.add_argument("--params", type=float, help="the fraction of the parameters wanted (default 0.1)")
     parser.add_argument("--out", type=Path, default=Path("headgate-demo"), metavar="DIR", help="default %(default)s")
     return parser
 

@@ -18,6 +18,7 @@ def demo(parser: ArgumentParser, options: Namespace) -> int:
     import torch
     from rich.console import Console
 
+    import headgate as hg
     from headgate_lab.data.digits import digits
     from headgate_lab.files import write_whole
     from headgate_lab.pruning import PruningConfig
@@ -25,7 +26,7 @@ def demo(parser: ArgumentParser, options: Namespace) -> int:
     from headgate_lab.pruning_picture import picture
     from headgate_lab.pruning_view import lines_to_add, results, verdict, watching
 
-    given = {name: value for name in ("epochs", "strength") if (value := getattr(options, name)) is not None}
+    given = {name: value for name in ("epochs", "params") if (value := getattr(options, name)) is not None}
     try:
         config = PruningConfig(seed=options.seed, **given)
     except ValueError as error:
@@ -35,7 +36,10 @@ def demo(parser: ArgumentParser, options: Namespace) -> int:
     console = Console()
     with _folder(parser, options.out) as out:
         with watching(console, config, live=sys.stdout.isatty() and not console.is_dumb_terminal) as show:
-            outcome = run(config, digits(), out / "small.safetensors", show)
+            try:
+                outcome = run(config, digits(), out / "small.safetensors", show)
+            except hg.ArgumentError as error:
+                raise CommandError(str(error)) from error
         write_whole(out / "architecture.png", picture(outcome))
     console.print(results(outcome))
     # Not through the console, which would break long lines.

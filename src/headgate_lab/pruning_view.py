@@ -119,19 +119,16 @@ def verdict(outcome: Outcome) -> str:
 
 def lines_to_add(config: PruningConfig) -> str:
     """The lines of headgate in a training script, with this run's settings."""
-    epochs = range(config.epochs)
-    rates = f"lr={config.lr:g}, weight_decay={config.weight_decay:g}, offset_lr={config.offset_lr:g}"
-    first = next((epoch for epoch in epochs if not config.frozen(epoch)), 0)
-    last = next((epoch for epoch in epochs if epoch > first and config.frozen(epoch)), config.epochs)
     lines = [
         ("import headgate as hg", ""),
         ("", ""),
         ("hg.insert_gates_(model, example)", "once, before the optimizer is made"),
-        (f"groups = hg.param_groups(model, {rates})", ""),
+        (f"groups = hg.param_groups(model, lr={config.lr:g}, weight_decay={config.weight_decay:g})", ""),
         ("optimizer = torch.optim.SGD(groups, momentum=0.9)", "or any other"),
+        (f"budget = hg.Budget(model, example, params={config.params:g}, steps=steps)", "all steps of the training"),
         ("", ""),
-        (f"hg.freeze_(model, not {first} <= epoch < {last})", "every epoch: the weights learn first, and settle last"),
-        (f"loss = task_loss + {config.strength:g} * hg.penalty(model)", "every step"),
+        ("loss = task_loss + budget.penalty()", "every step"),
+        ("budget.step()", "after optimizer.step()"),
         ("", ""),
         ("small = hg.compact(model)", "an ordinary module of your class, equal outputs"),
         ('hg.save(small, "small.safetensors")', 'back again: hg.load("small.safetensors", YourModel)'),

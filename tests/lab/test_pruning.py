@@ -23,7 +23,7 @@ from headgate_lab.pruning_outcome import Outcome, Row, layer_widths, run
 from headgate_lab.pruning_picture import picture
 from headgate_lab.pruning_view import bars, lines_to_add, panel, results, verdict, watching
 
-FAST = PruningConfig(epochs=4, width=8, offset_lr=0.4, strength=3.0)
+FAST = PruningConfig(epochs=8, width=8, batch=16, params=0.4)
 FRAME = Frame("with gates", 12, 0.25, 0.9, (Bar("stem", 8, 24), Bar("block1.bn2:write", 0, 24)), 0.17, 0.1)
 
 
@@ -75,17 +75,18 @@ def test_the_compacted_network_is_smaller_equal_and_on_disk(done: tuple[Outcome,
 
 def test_offsets_rest_at_both_ends_and_move_between(done: tuple[Outcome, list[Frame], Path]) -> None:
     gated = [frame for frame in done[1] if frame.bars]
-    assert [frame.epoch for frame in gated] == [1, 2, 3, 4]
+    assert [frame.epoch for frame in gated] == list(range(1, 9))
     assert gated[0].channels == 1.0
-    assert gated[1].channels < 1.0
-    assert gated[1].bars == gated[2].bars == gated[3].bars
-    assert [FAST.phase(epoch) for epoch in range(4)] == ["cold start", "gates moving", "gates settled", "gates settled"]
-    assert [FAST.rate(epoch) for epoch in range(4)] == pytest.approx([1, 1, 1, 0.5])
+    assert gated[3].channels < 1.0
+    assert gated[3].bars == gated[5].bars == gated[7].bars
+    assert gated[7].params <= FAST.params
+    assert [FAST.phase(epoch) for epoch in range(8)] == ["cold start", *["gates moving"] * 3, *["gates settled"] * 4]
+    assert [FAST.rate(epoch) for epoch in (0, 4, 6)] == pytest.approx([1, 1, 0.5])
 
 
 def test_runs_repeat_and_leave_the_global_generator_alone(few: Digits) -> None:
     before = torch.get_rng_state()
-    config = dataclasses.replace(FAST, epochs=1)
+    config = dataclasses.replace(FAST, epochs=6)
     first, second = ([*train_gated(config, few, lambda frame: None).parameters()] for _ in range(2))
     assert all(torch.equal(a, b) for a, b in itertools.zip_longest(first, second))
     assert torch.equal(torch.get_rng_state(), before)
@@ -155,17 +156,18 @@ def test_the_lines_to_add_are_python_with_public_names() -> None:
     text = lines_to_add(PruningConfig())
     compile(re.sub(r"^    ", "", text, flags=re.MULTILINE), "lines", "exec")
     assert all(hasattr(hg, name) for name in re.findall(r"hg\.(\w+)", text))
-    assert "not 3 <= epoch < 12" in text
+    assert "params=0.1" in text
 
 
 def test_the_command(
     few: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(digits_module, "digits", lambda: few)
+    twice = Digits(few.train_images.repeat(2, 1, 1, 1), few.train_labels.repeat(2), few.test_images, few.test_labels)
+    monkeypatch.setattr(digits_module, "digits", lambda: twice)
     out = tmp_path / "results"
-    assert main(["demo", "--epochs", "1", "--strength", "0", "--seed", "3", "--out", str(out)]) == 0
+    assert main(["demo", "--epochs", "10", "--params", "0.3", "--seed", "3", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for words in ("with gates: epoch 1/1", "compacted", "narrower", "hg.compact(model)", f"small model: {out}"):
+    for words in ("with gates: epoch  1/10", "compacted", "narrower", "hg.compact(model)", f"small model: {out}"):
         assert words in printed
     assert sorted(path.name for path in out.iterdir()) == ["architecture.png", "small.safetensors"]
 
@@ -174,8 +176,9 @@ def test_the_command(
     ("arguments", "culprit"),
     [
         (["--epochs", "0"], "epochs"),
-        (["--strength", "-1"], "strength"),
-        (["--strength", "nan"], "strength"),
+        (["--epochs", "5"], "epochs"),
+        (["--params", "-1"], "params"),
+        (["--params", "nan"], "params"),
         (["--seed", "-1"], "seed"),
         (["--out", "missing/folder"], "cannot make the folder"),
         (["--out", "file"], "file is not a folder"),
@@ -204,3 +207,9 @@ def test_a_new_folder_is_taken_away_if_nothing_came_of_it(tmp_path: Path, monkey
     monkeypatch.setattr(digits_module, "digits", interrupt)
     assert main(["demo", "--out", str(tmp_path / "new")]) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_that_cannot_be_reached_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--params", "0.001", "--out", str(tmp_path / "new")]) == 1
+    assert "the smallest size that can be reached" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
