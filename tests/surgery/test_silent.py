@@ -271,6 +271,34 @@ def test_a_layer_of_two_branches_stays() -> None:
     assert error(outputs(model, IMAGE), outputs(small, IMAGE)) < LIMIT
 
 
+@pytest.mark.parametrize("inner", [-2.0, -5.0], ids=["narrow", "silent"])
+def test_a_branch_within_a_silent_branch_writes_nothing(inner: float, tmp_path: Path) -> None:
+    """The inner one was narrowed before all of the outer one fell silent."""
+
+    def run(net: Any, x: Tensor) -> Tensor:
+        x = net.stem(x)
+        y = net.enter(x)
+        return net.head((x + net.leave(y + net.inner(F.relu(y)))).mean((2, 3)))
+
+    def build() -> nn.Module:
+        layers = {"enter": conv(6, 8), "inner": conv(8, 8), "leave": conv(8, 6)}
+        return Net(run, stem=conv(3, 6), **layers, head=nn.Linear(6, 4)).double()
+
+    model = randomise_(build())
+    gates = hg.insert_gates_(model, IMAGE, floor=1)
+    with torch.no_grad():
+        gates["enter"].offset.fill_(-1.0)
+        gates["inner:write"].offset.fill_(inner)
+        gates["leave:write"].offset.fill_(-5.0)
+    small = hg.compact(model)
+    assert {path for path, module in small.named_modules() if isinstance(module, Zeros)} == {"enter", "inner", "leave"}
+    assert error(outputs(model, IMAGE), outputs(small, IMAGE)) < LIMIT
+    left = sum(parameter.numel() for parameter in small.parameters())
+    assert hg.kept(model, of="params") == left / sum(parameter.numel() for parameter in build().parameters())
+    hg.save(small, tmp_path / "small")
+    assert error(outputs(small, IMAGE), outputs(hg.load(tmp_path / "small", build).eval(), IMAGE)) == 0
+
+
 def test_the_gated_model_is_left_as_it_is() -> None:
     model = gated(bottlenecks)
     silence_(model)

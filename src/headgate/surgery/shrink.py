@@ -16,11 +16,12 @@ from headgate.surgery.keep import (
     Keep,
     channels_read,
     chosen,
-    emptied_branches,
+    emptied_modules,
     gathering,
     kept_masks,
     rows_left,
     silent_blocks,
+    writing,
 )
 from headgate.surgery.recipe import Cut, Empty, Read, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
 
@@ -44,9 +45,7 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
     """Cuts in place; the model then carries the recipe. The caller owns it and throws it away if this raises."""
     before = {path: _channel_sizes(module) for path, module in model.named_modules()}
     cuts = _cuts(model, plan, keep)
-    emptied = emptied_branches(plan, keep)
-    writing = [branch for branch in plan.branches if branch not in emptied]
-    writes = tuple(write for branch in writing if (write := _write(plan, branch, keep)) is not None)
+    writes = tuple(write for branch in writing(plan, keep) if (write := _write(plan, branch, keep)) is not None)
     reads = tuple(read for reader in gathering(plan, keep) if (read := _read(plan, reader, keep)) is not None)
     apply_recipe_(model, Recipe(fingerprint(model, (cut.name for cut in cuts)), cuts, writes=writes, reads=reads))
     sizes = []
@@ -57,8 +56,8 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
         sizes += [Resize(path, name, value) for name, value in new.items() if value < getattr(module, name)]
     blocks = tuple(silent_blocks(plan, keep))
     apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes)))
-    idle = sorted({path for branch in emptied for path in branch.inner})
-    empties = tuple(Empty(path, outputs_of(model.get_submodule(path))) for path in idle)
+    emptied = sorted(emptied_modules(plan, keep))
+    empties = tuple(Empty(path, outputs_of(model.get_submodule(path))) for path in emptied)
     apply_recipe_(model, Recipe(fingerprint(model), gone=blocks, emptied=empties))
 
 
