@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headgate.channels.groups import STAYS, Branch, Plan
 from headgate.channels.readers import Reader
+from headgate.errors import ArgumentError
 from headgate.layers import outputs_of
 from headgate.surgery.apply import apply_recipe_
 from headgate.surgery.keep import (
@@ -33,12 +34,23 @@ def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Modul
     What the removed units contributed is lost: mask them first (or let `compact` do both).
 
     Raises:
-        ArgumentError: an unknown name, a vector of the wrong length, or one that leaves nothing.
+        ArgumentError: an unknown name, a vector of the wrong length, one that leaves nothing, or another model's plan.
     """
+    _check_plan(model, plan)
     decision = chosen(plan, keep)
     small = copy.deepcopy(model)
     shrink_(small, plan, decision)
     return small
+
+
+def _check_plan(model: nn.Module, plan: Plan) -> None:
+    tensors = named_tensors(model)
+    for (name, axis), units in plan.axes.items():
+        if name not in tensors or tensors[name].shape[axis : axis + 1] != (len(units),):
+            raise ArgumentError(
+                f"shrink: the plan was made for another model: it has {len(units)} channels along axis {axis} of "
+                f"{name}, and {type(model).__name__} has not; find_groups(model, example) makes a plan for this one"
+            )
 
 
 def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
