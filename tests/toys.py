@@ -936,6 +936,7 @@ WRITES = [
         AB,
     ),
     Toy("maximum", between(lambda x: torch.maximum(x, x.mean((2, 3), keepdim=True))), IMAGE, AB),
+    Toy("max of two tensors", between(lambda x: torch.max(x, torch.min(x.neg(), x.mean((2, 3), True)))), IMAGE, AB),
     Toy("triu", between(lambda x: x.triu() + x.tril()), IMAGE, AB),
 ]
 

@@ -360,6 +360,7 @@ def test_a_parametrization_on_top_of_a_mask_is_not_lost_silently():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"where": "conv"}, "where='conv' must be a function of a site's name and module"),
         ({"floor": 0}, "floor=0 must be at least 1"),
         ({"floor": 2.5}, "floor=2.5 is not a whole number"),
         ({"floor": True}, "floor=True"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import example, given, settings
@@ -134,3 +136,13 @@ def test_shrink_equals_the_silenced_model(drawn: list[tuple[str, int, int]], see
     silence_(silenced, plan, chosen(plan, keep))
     small = hg.shrink(silenced, plan, keep)
     assert error(outputs(silenced, EXAMPLE.double()), outputs(small, EXAMPLE.double())) < LIMIT
+
+
+@pytest.mark.parametrize("other", [nn.Linear(6, 4), nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 4))])
+def test_the_plan_of_another_model_is_refused(other: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    plan = hg.find_groups(model, torch.randn(2, 6))
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(hg.ArgumentError, match=r"shrink: the plan was made for another model: it has 8 channels along"):
+        hg.shrink(other, plan, {"0": torch.arange(8) < 5})
+    assert all(torch.equal(value, before[key]) for key, value in other.state_dict().items())

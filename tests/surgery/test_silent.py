@@ -271,6 +271,57 @@ def test_a_layer_of_two_branches_stays() -> None:
     assert error(outputs(model, IMAGE), outputs(small, IMAGE)) < LIMIT
 
 
+@pytest.mark.parametrize("inner", [-2.0, -5.0], ids=["narrow", "silent"])
+def test_a_branch_within_a_silent_branch_writes_nothing(inner: float, tmp_path: Path) -> None:
+    """The inner one was narrowed before all of the outer one fell silent."""
+
+    def run(net: Any, x: Tensor) -> Tensor:
+        x = net.stem(x)
+        y = net.enter(x)
+        return net.head((x + net.leave(y + net.inner(F.relu(y)))).mean((2, 3)))
+
+    def build() -> nn.Module:
+        layers = {"enter": conv(6, 8), "inner": conv(8, 8), "leave": conv(8, 6)}
+        return Net(run, stem=conv(3, 6), **layers, head=nn.Linear(6, 4)).double()
+
+    model = randomise_(build())
+    gates = hg.insert_gates_(model, IMAGE, floor=1)
+    with torch.no_grad():
+        gates["enter"].offset.fill_(-1.0)
+        gates["inner:write"].offset.fill_(inner)
+        gates["leave:write"].offset.fill_(-5.0)
+    small = hg.compact(model)
+    assert {path for path, module in small.named_modules() if isinstance(module, Zeros)} == {"enter", "inner", "leave"}
+    assert error(outputs(model, IMAGE), outputs(small, IMAGE)) < LIMIT
+    left = sum(parameter.numel() for parameter in small.parameters())
+    assert hg.kept(model, of="params") == left / sum(parameter.numel() for parameter in build().parameters())
+    hg.save(small, tmp_path / "small")
+    assert error(outputs(small, IMAGE), outputs(hg.load(tmp_path / "small", build).eval(), IMAGE)) == 0
+
+
+class PadsItself(nn.Conv2d):
+    """A convolution with code of its own, which nothing but itself can stand in for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.pad(x, (1, 1, 1, 1)))
+
+
+def test_kept_agrees_where_a_layer_before_the_last_norm_must_stay() -> None:
+    def run(net: Any, x: Tensor) -> Tensor:
+        x = net.stem(x)
+        return net.head(F.relu(x + net.bn(net.conv(F.relu(net.enter(x))))))
+
+    layers = {"enter": conv(8, 6), "conv": PadsItself(6, 8, 3), "bn": nn.BatchNorm2d(8)}
+    model = randomise_(Net(run, stem=conv(3, 8), **layers, head=conv(8, 2))).double()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    gates = hg.insert_gates_(model, IMAGE, floor=1)
+    with torch.no_grad():
+        gates["bn:write"].offset.fill_(-5.0)
+    small = hg.compact(model)
+    assert error(outputs(model, IMAGE), outputs(small, IMAGE)) < LIMIT
+    assert hg.kept(model, of="params") == sum(parameter.numel() for parameter in small.parameters()) / total
+
+
 def test_the_gated_model_is_left_as_it_is() -> None:
     model = gated(bottlenecks)
     silence_(model)

@@ -191,9 +191,11 @@ def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Pla
 
 
 def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]) -> Plan:
-    """The plan with what only feeds the end of each branch."""
+    """The plan with what only feeds the end of each branch, if that is all of what would be cut with an end in it."""
     inner = feeding_modules(model, programs, [branch.path for branch in plan.branches])
-    return replace(plan, branches=tuple(replace(b, inner=inner.get(b.path, ())) for b in plan.branches))
+    cut = {branch.path: {name.rpartition(".")[0] for name, _ in branch.sliced} for branch in plan.branches}
+    whole = {end: paths for end, paths in inner.items() if all(cut.get(path, set()) <= {*paths} for path in paths)}
+    return replace(plan, branches=tuple(replace(b, inner=whole.get(b.path, ())) for b in plan.branches))
 
 
 def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: Sequence[View] = ()) -> Plan:

@@ -38,6 +38,9 @@ ZERO_TO_ZERO = frozenset({
 # Those of them that change the shape, and nothing else.
 MOVES = ("permute", "transpose")
 
+# Overloads that reduce nothing, unlike the others of their name.
+_OF_TWO_TENSORS = {"aten.max.other": "maximum", "aten.min.other": "minimum"}
+
 
 @dataclass(frozen=True)
 class Example:
@@ -272,6 +275,8 @@ def operation_of(node: torch.fx.Node) -> str:
     if node.target is operator.getitem:
         return "getitem"
     name = str(node.target)
+    if name in _OF_TWO_TENSORS:
+        return _OF_TWO_TENSORS[name]
     return name.split(".")[1] if name.startswith("aten.") else name
 
 

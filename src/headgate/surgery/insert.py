@@ -95,7 +95,7 @@ def insert_gates_(
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
     streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
-    _check_options(order, scale, branches, placement)
+    _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
     plan = proven(model, given, writable(model, find_groups(model, given, readers=readers)))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
@@ -166,8 +166,10 @@ def _at_least_one(name: str, value: Any) -> int:
     return number
 
 
-def _check_options(order: Order, scale: str, branches: str, placement: str) -> None:
+def _check_options(where: Any, order: Order, scale: str, branches: str, placement: str) -> None:
     """Before the analysis, which takes its time."""
+    if where is not None and not callable(where):
+        raise ArgumentError(f"insert_gates_: where={where!r} must be a function of a site's name and module, or None")
     if isinstance(order, str):
         places_of(order, 1)
     for name, value, known in (

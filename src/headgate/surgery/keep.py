@@ -98,9 +98,8 @@ def channels_read(plan: Plan, reader: Reader, keep: Keep) -> tuple[Tensor, Tenso
 def kept_masks(plan: Plan, keep: Keep) -> dict[Axis, Tensor]:
     """For every axis that may shrink, which indices stay, bool."""
     masks = {axis: stream_mask(plan, keep, axis) for axis in plan.axes}
-    emptied = {branch.name for branch in emptied_branches(plan, keep)}
-    for branch in plan.branches:
-        if branch.name in keep.branches and branch.name not in emptied:
+    for branch in writing(plan, keep):
+        if branch.name in keep.branches:
             _, written = rows_left(plan, branch, keep)
             masks.update(dict.fromkeys(branch.sliced, written))
     for reader in gathering(plan, keep):
@@ -123,10 +122,21 @@ def emptied_branches(plan: Plan, keep: Keep) -> list[Branch]:
     return [branch for branch in silent if branch.block is None and branch.inner]
 
 
+def emptied_modules(plan: Plan, keep: Keep) -> set[str]:
+    """Layers that only fed silence: the ends of emptied branches, and what led to them, other branches included."""
+    return {path for branch in emptied_branches(plan, keep) for path in branch.inner}
+
+
+def writing(plan: Plan, keep: Keep) -> list[Branch]:
+    """Branches whose last layer is left: one within an emptied branch need not write anything, at its full width."""
+    emptied = emptied_modules(plan, keep)
+    return [branch for branch in plan.branches if branch.path not in emptied]
+
+
 def gathering(plan: Plan, keep: Keep) -> list[Reader]:
     """Readers that are left: the entry of an emptied branch need not pick anything."""
-    idle = {path for branch in emptied_branches(plan, keep) for path in branch.inner}
-    return [reader for reader in plan.readers if reader.path not in idle]
+    emptied = emptied_modules(plan, keep)
+    return [reader for reader in plan.readers if reader.path not in emptied]
 
 
 def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:

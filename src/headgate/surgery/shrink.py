@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from headgate.channels.groups import STAYS, Branch, Plan
 from headgate.channels.readers import Reader
+from headgate.errors import ArgumentError
 from headgate.layers import outputs_of
 from headgate.surgery.apply import apply_recipe_
 from headgate.surgery.keep import (
     Keep,
     channels_read,
     chosen,
-    emptied_branches,
+    emptied_modules,
     gathering,
     kept_masks,
     rows_left,
     silent_blocks,
+    writing,
 )
 from headgate.surgery.recipe import Cut, Empty, Read, Recipe, Resize, Write, fingerprint, named_tensors, ranges_of
 
@@ -32,21 +34,30 @@ def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Modul
     What the removed units contributed is lost: mask them first (or let `compact` do both).
 
     Raises:
-        ArgumentError: an unknown name, a vector of the wrong length, or one that leaves nothing.
+        ArgumentError: an unknown name, a vector of the wrong length, one that leaves nothing, or another model's plan.
     """
+    _check_plan(model, plan)
     decision = chosen(plan, keep)
     small = copy.deepcopy(model)
     shrink_(small, plan, decision)
     return small
 
 
+def _check_plan(model: nn.Module, plan: Plan) -> None:
+    tensors = named_tensors(model)
+    for (name, axis), units in plan.axes.items():
+        if name not in tensors or tensors[name].shape[axis : axis + 1] != (len(units),):
+            raise ArgumentError(
+                f"shrink: the plan was made for another model: it has {len(units)} channels along axis {axis} of "
+                f"{name}, and {type(model).__name__} has not; find_groups(model, example) makes a plan for this one"
+            )
+
+
 def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
     """Cuts in place; the model then carries the recipe. The caller owns it and throws it away if this raises."""
     before = {path: _channel_sizes(module) for path, module in model.named_modules()}
     cuts = _cuts(model, plan, keep)
-    emptied = emptied_branches(plan, keep)
-    writing = [branch for branch in plan.branches if branch not in emptied]
-    writes = tuple(write for branch in writing if (write := _write(plan, branch, keep)) is not None)
+    writes = tuple(write for branch in writing(plan, keep) if (write := _write(plan, branch, keep)) is not None)
     reads = tuple(read for reader in gathering(plan, keep) if (read := _read(plan, reader, keep)) is not None)
     apply_recipe_(model, Recipe(fingerprint(model, (cut.name for cut in cuts)), cuts, writes=writes, reads=reads))
     sizes = []
@@ -57,8 +68,8 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
         sizes += [Resize(path, name, value) for name, value in new.items() if value < getattr(module, name)]
     blocks = tuple(silent_blocks(plan, keep))
     apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes)))
-    idle = sorted({path for branch in emptied for path in branch.inner})
-    empties = tuple(Empty(path, outputs_of(model.get_submodule(path))) for path in idle)
+    emptied = sorted(emptied_modules(plan, keep))
+    empties = tuple(Empty(path, outputs_of(model.get_submodule(path))) for path in emptied)
     apply_recipe_(model, Recipe(fingerprint(model), gone=blocks, emptied=empties))
 
 

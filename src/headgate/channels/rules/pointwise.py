@@ -116,7 +116,7 @@ _CREATED = (
 _POINTWISE = (
     "hardswish", "where", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional", "_rrelu_with_noise", "leaky_relu",
     "elu", "celu", "selu", "hardtanh", "relu6", "mish", "softplus", "log_sigmoid", "softshrink", "hardshrink",
-    "threshold", "_prelu_kernel",
+    "threshold", "_prelu_kernel", "maximum", "minimum",
 )  # fmt: skip
 
 RULES: dict[str, Callable[[Step], Value | tuple[Value, ...]]] = {
