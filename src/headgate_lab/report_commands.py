@@ -29,10 +29,11 @@ def print_table(parser: ArgumentParser, options: Namespace) -> int:
     if options.json:
         print(as_json(found))
         return 0
+    table = rich_table(found)
     # Not through the console, which would break long lines.
     print(title(options.experiment, found))
     if found:
-        commands.print_wide(rich_table(found))
+        commands.print_wide(table)
     print(provenance(records) if records else _nothing(options.experiment, options.out))
     return 0
 
