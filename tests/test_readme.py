@@ -50,7 +50,7 @@ def test_the_documented_programs_run(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # programs may write files
-    exec(compile(block.code, block.place, "exec"), {"__name__": "__main__"})
+    exec(compile(block.code, block.place, "exec", dont_inherit=True), {"__name__": "__main__"})
     if block.prints is not None:
         assert capsys.readouterr().out == block.prints
 

@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
 from headgate_lab import commands, report_commands, run_commands
+from headgate_lab.version import installed_version
 
 LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
 
@@ -69,7 +69,7 @@ def _drop_output() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog="headgate", description="Train a PyTorch network once and get a smaller one back.")
-    parser.add_argument("--version", action="version", version=f"headgate {_version()}")
+    parser.add_argument("--version", action="version", version=f"headgate {installed_version()}")
     known = parser.add_subparsers(required=True, dest="command", metavar="command")
     demo = _demo_parser(known.add_parser("demo", help="prune a network on handwritten digits, from start to file"))
     plan = _plan_parser(known.add_parser("plan", help="print what can be removed from a model of yours"))
@@ -89,14 +89,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     if options.command == "figure":
         return report_commands.draw_figure(figure, options)
     return run_commands.run_experiment(run, options)
-
-
-def _version() -> str:
-    """The installed version; sources may be run without being installed."""
-    try:
-        return version("headgate")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _demo_parser(parser: Parser) -> Parser:
@@ -145,7 +137,7 @@ def _run_parser(parser: Parser) -> Parser:
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 (default: as many as the tables use)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
     parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")
-    parser.add_argument("--commit", help="to be recorded (default: git's)")
+    parser.add_argument("--commit", help="to be recorded (default: that of headgate's checkout, or its version)")
     _add_out(parser)
     return parser
 

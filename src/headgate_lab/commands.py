@@ -7,10 +7,28 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+# Wide enough for every table: without a terminal nothing is gained by breaking cells into lines.
+COLUMNS_WITHOUT_TERMINAL = 240
 
 
 class CommandError(Exception):
     """A command could not do what it was asked for; the message is one line for the user."""
+
+
+def print_wide(table: Table) -> None:
+    """Prints a table as wide as the terminal; without one, or where cells would be cut short, as wide as it needs."""
+    from rich.console import Console
+
+    console = Console()
+    width = console.width if console.is_terminal else COLUMNS_WITHOUT_TERMINAL
+    needed = Console(width=COLUMNS_WITHOUT_TERMINAL).measure(table).minimum
+    Console(width=max(width, needed)).print(table)
 
 
 def demo(parser: ArgumentParser, options: Namespace) -> int:

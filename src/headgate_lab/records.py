@@ -51,8 +51,25 @@ def device_name(device: str) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def checkout_commit() -> str | None:
+    """The commit of the checkout that this code lies in; None where it is installed, or git is not there."""
+    here = Path(__file__)
+    # A package installed inside somebody's repository is no part of it.
+    if _git("ls-files", "--error-unmatch", here.name, folder=here.parent) is None:
+        return None
+    return _git("rev-parse", "HEAD", folder=here.parent)
+
+
 def _git_commit() -> str:
-    answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if answer.returncode:
+    if (commit := _git("rev-parse", "HEAD", folder=Path())) is None:
         raise SystemExit("no git repository here: name the commit with --commit")
-    return answer.stdout.strip()
+    return commit
+
+
+def _git(*arguments: str, folder: Path) -> str | None:
+    """What git answers in a folder; None if it refuses or is not installed."""
+    try:
+        answer = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return None if answer.returncode else answer.stdout.strip()

@@ -6,20 +6,16 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate_lab import commands
 from headgate_lab.commands import CommandError
 
 if TYPE_CHECKING:
     from headgate_lab.report.runs import Record
 
-# Wide enough for every table: without a terminal nothing is gained by breaking cells into lines.
-COLUMNS_WITHOUT_TERMINAL = 240
-
 
 def print_table(parser: ArgumentParser, options: Namespace) -> int:
     """Prints the paper's numbers beside ours."""
     _check(parser, options.experiment)
-
-    from rich.console import Console
 
     from headgate_lab.report.rows import rows
     from headgate_lab.report.runs import ReportError, provenance
@@ -33,10 +29,11 @@ def print_table(parser: ArgumentParser, options: Namespace) -> int:
     if options.json:
         print(as_json(found))
         return 0
-    console = Console()
+    table = rich_table(found)
     # Not through the console, which would break long lines.
     print(title(options.experiment, found))
-    (console if console.is_terminal else Console(width=COLUMNS_WITHOUT_TERMINAL)).print(rich_table(found))
+    if found:
+        commands.print_wide(table)
     print(provenance(records) if records else _nothing(options.experiment, options.out))
     return 0
 
@@ -79,6 +76,8 @@ def _check(parser: ArgumentParser, experiment: str) -> None:
 def _records(out: Path, experiment: str) -> list[Record]:
     from headgate_lab.engine.record import RecordError, read_runs
 
+    if out.exists() and not out.is_dir():
+        raise CommandError(f"--out {out} is not a folder")
     try:
         return list(read_runs(out, experiment))
     except RecordError as error:

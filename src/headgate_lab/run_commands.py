@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate_lab.commands import CommandError
+from headgate_lab.commands import CommandError, print_wide
 
 if TYPE_CHECKING:
     import torch
@@ -14,22 +15,32 @@ if TYPE_CHECKING:
     from headgate_lab.engine.job import Job
     from headgate_lab.recipes.experiment import Experiment
 
+# Generators look at 32 bits of what recipes make of a seed.
+MOST_SEEDS = 10_000
+SETTINGS_SHOWN = 6
+
 
 def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
     """Prints every experiment: how many of its runs are finished, and where it stands in the paper."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
+    from headgate_lab.engine.record import RecordError
     from headgate_lab.engine.run import is_finished
     from headgate_lab.recipes.catalog import EXPERIMENTS
+
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out} is not a folder")
 
     table = Table("experiment", "paper", "finished", "what", box=SIMPLE_HEAD)
     for experiment in EXPERIMENTS.values():
         jobs = _jobs(experiment, experiment.seeds, "")
-        finished = sum(is_finished(job, options.out) for job in jobs)
+        try:
+            finished = sum(is_finished(job, options.out) for job in jobs)
+        except RecordError as error:
+            raise CommandError(str(error)) from error
         table.add_row(experiment.id, experiment.place, f"{finished}/{len(jobs)}", experiment.title)
-    Console().print(table)
+    print_wide(table)
     return 0
 
 
@@ -45,16 +56,18 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     experiment = EXPERIMENTS.get(options.recipe)
     if experiment is None:
         parser.error(f"{options.recipe} is no experiment; see headgate list: {', '.join(EXPERIMENTS)}")
-    for name in ("seeds", "together"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            parser.error(f"--{name} must be 1 or more, not {value}")
+    for name, most in (("seeds", MOST_SEEDS), ("together", sys.maxsize)):
+        if (value := getattr(options, name)) is not None and not 1 <= value <= most:
+            limit = f"from 1 to {most}" if name == "seeds" else "1 or more"
+            parser.error(f"--{name} must be {limit}, not {value}")
     jobs = _jobs(experiment, options.seeds or experiment.seeds, options.only)
     if not jobs:
-        known = ", ".join(dict.fromkeys(recipe.setting for recipe in experiment.recipes()))
-        parser.error(f"--only {options.only} fits no setting of {experiment.id}; they are: {known}")
+        known = list(dict.fromkeys(recipe.setting for recipe in experiment.recipes()))
+        shown = "; ".join(known[:SETTINGS_SHOWN]) + (f"; … ({len(known)} in all)" if known[SETTINGS_SHOWN:] else "")
+        parser.error(f"--only {options.only} fits no setting of {experiment.id}; they are: {shown}")
     device = _device(parser, options.device)
     _make_folder(parser, options.out)
-    place = Place(options.out, device, environment(device.type, options.commit))
+    place = Place(options.out, device, environment(device.type, options.commit or _version_or_commit()))
     try:
         if done := sum(is_finished(job, options.out) for job in jobs):
             print(f"{done} of {len(jobs)} runs are finished already")
@@ -88,11 +101,25 @@ def _device(parser: ArgumentParser, wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
+def _version_or_commit() -> str:
+    """What records name: the commit of the checkout, or the version that is installed, which is said."""
+    from headgate_lab.records import checkout_commit
+    from headgate_lab.version import installed_version
+
+    if (commit := checkout_commit()) is not None:
+        return commit
+    version = f"headgate {installed_version()}"
+    print(f"this is no git checkout: records will name {version} (--commit names another)")
+    return version
+
+
 def _make_folder(parser: ArgumentParser, out: Path) -> None:
     from headgate_lab.files import why_not_writable
 
     try:
         out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        parser.error(f"--out {out} is not a folder, or lies below something that is none")
     except OSError as error:
         parser.error(f"--out {out}: cannot make the folder: {error.strerror}")
     if (obstacle := why_not_writable(out / "record.json")) is not None:

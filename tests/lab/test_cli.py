@@ -17,6 +17,7 @@ from matplotlib.image import imread
 
 import headgate
 from headgate_lab.cli import LAB_PACKAGES, main
+from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.recipes import catalog
 from headgate_lab.recipes.catalog import EXPERIMENTS
@@ -65,11 +66,13 @@ def test_a_run_needs_no_rich(
     ("arguments", "culprit"),
     [
         (["nothing"], "nothing is no experiment"),
-        (["dimension", "--seeds", "0"], "--seeds"),
+        (["dimension", "--seeds", "0"], "--seeds must be from 1 to 10000, not 0"),
+        (["dimension", "--seeds", "99999999999999999999"], "--seeds must be from 1 to 10000"),
         (["dimension", "--together", "-1"], "--together"),
         (["dimension", "--only", "cubic"], "--only cubic fits no setting"),
+        (["lenet", "--only", "cubic"], "paper strength 0.2; … (65 in all)"),
         (["dimension", "--device", "tpu"], "tpu"),
-        (["dimension", "--out", "file"], "file: cannot make the folder"),
+        (["dimension", "--out", "file"], "--out file is not a folder"),
         (["dimension", "--colour"], "--colour"),
     ],
 )
@@ -311,3 +314,54 @@ def test_records_that_say_nothing_end_reports_in_one_line(
     (tmp_path / "runs" / "cifar" / "x" / "record.json").write_text("[]")
     assert "record.json holds no object" in complaint("table", "cifar", "--json")
     assert list(tmp_path.iterdir()) == [tmp_path / "runs"]
+
+
+@pytest.mark.parametrize("command", [["list"], ["table", "dimension"], ["figure", "dimension"], ["run", "dimension"]])
+def test_an_out_that_is_a_file_is_named(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    try:
+        status = main([*command, "--out", "file"])
+    except SystemExit as ended:
+        status = ended.code  # type: ignore[assignment]
+    assert status in (1, 2)
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert "--out file is not a folder" in printed.err
+
+
+def test_a_damaged_record_ends_the_list_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(catalog.EXPERIMENTS["dimension"].recipes()[0], 0)
+    job.folder(tmp_path).mkdir(parents=True)
+    (job.folder(tmp_path) / "record.json").write_text("{")
+    assert main(["list", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1 and "record.json cannot be read" in printed.err
+
+
+def test_a_table_without_rows_is_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "ablation", "--out", str(tmp_path)]) == 0
+    assert [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["Where", "no"]
+
+
+def test_numbers_are_whole_in_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["table", "lenet", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed and " 90.12 " in printed
+
+
+def test_records_of_an_installed_headgate_name_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headgate_lab.records.checkout_commit", lambda: None)
+    monkeypatch.setattr("headgate_lab.engine.run.run", lambda jobs, place, *_, **__: print(place.environment["commit"]))
+    with pytest.raises(TypeError):  # the run that stands in for the real one returns no failures
+        main(["run", "dimension", "--out", str(tmp_path), "--device", "cpu"])
+    notice, commit = capsys.readouterr().out.splitlines()
+    assert notice.startswith("this is no git checkout: records will name headgate ") and commit in notice

@@ -23,7 +23,10 @@ _LATER = "later"
 
 
 def later(default: T) -> T:
-    """A field that a recipe was given after records of it existed: at its default it does not count in the name."""
+    """A field that a recipe was given after records of it existed: at its default it is not part of the config.
+
+    So a run from before the field and one from after it have the same name and the same config.
+    """
     field: T = dataclasses.field(default=default, metadata={_LATER: True})
     return field
 
@@ -55,8 +58,11 @@ class Recipe(ABC):
         """A training of these jobs, of one cohort, side by side, before its first epoch."""
 
     def config(self) -> dict[str, Any]:
-        """The fields, as JSON knows them."""
+        """The fields, as JSON knows them, without those added `later` that are at their default."""
         known: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
+        for field in dataclasses.fields(self):
+            if field.metadata.get(_LATER) and getattr(self, field.name) == field.default:
+                del known[field.name]
         return known
 
 
@@ -90,13 +96,7 @@ class Job:
     @property
     def name(self) -> str:
         """The run's name: a hash of the recipe and the seed."""
-        recipe = self.recipe
-        dropped = {
-            field.name
-            for field in dataclasses.fields(recipe)
-            if field.metadata.get(_LATER) and getattr(recipe, field.name) == field.default
-        }
-        fields = {name: value for name, value in recipe.config().items() if name not in dropped}
+        recipe, fields = self.recipe, self.recipe.config()
         known = {"experiment": recipe.experiment, "recipe": type(recipe).__name__, "seed": self.seed, "fields": fields}
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -11,6 +11,18 @@ from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.files import write_whole
 
 RECORD = "record.json"
+# What JSON holds under each key of a record.
+KINDS: dict[str, type] = {
+    "experiment": str,
+    "recipe": str,
+    "setting": str,
+    "config": dict,
+    "seed": int,
+    "metrics": dict,
+    "environment": dict,
+    "seconds": dict,
+    "together": int,
+}
 
 
 class RecordError(Exception):
@@ -59,14 +71,25 @@ def read_run(path: Path) -> dict[str, Any]:
         RecordError: it cannot be read, or is not a record of a run.
     """
     try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
-    wanted = {"experiment", "recipe", "setting", "config", "seed", "metrics", "environment", "seconds", "together"}
-    if not isinstance(record, dict) or (missing := wanted - record.keys()):
-        lacking = f" lacks {', '.join(sorted(missing))}" if isinstance(record, dict) else " holds no object"
-        raise RecordError(f"{path}{lacking}: it is not the record of a run")
+    if (wrong := _wrong(record)) is not None:
+        raise RecordError(f"{path} {wrong}: it is not the record of a run; remove it to run that again")
     return record
+
+
+def _wrong(record: Any) -> str | None:
+    """What keeps this from being a record, if anything does."""
+    if not isinstance(record, dict):
+        return "holds no object"
+    if missing := KINDS.keys() - record.keys():
+        return f"lacks {', '.join(sorted(missing))}"
+    for name, kind in KINDS.items():
+        if type(record[name]) is not kind:
+            return f"holds {type(record[name]).__name__} instead of {kind.__name__} under {name}"
+    parts = record["metrics"].get("epochs"), record["metrics"].get("final")
+    return None if all(isinstance(part, dict) for part in parts) else "has metrics without epochs or final"
 
 
 def read_runs(out: Path, experiment: str) -> list[dict[str, Any]]:

@@ -40,8 +40,6 @@ class Ablation(Classification):
     decay_offsets: bool = False
     order: Literal["index", "index0"] = "index"
     gate_first: bool = False
-    length: int = 40
-    batch_size: int = 512
     lr: float = 0.1
     weight_decay: float = 1e-3
 
@@ -54,16 +52,6 @@ class Ablation(Classification):
             *(["gate before activation"] if self.gate_first else []),
         ]
         return f"{', '.join(differences) or 'as the text'}, strength {self.strength:g}"
-
-    @property
-    def epochs(self) -> int:
-        """As the field says."""
-        return self.length
-
-    @property
-    def batch(self) -> int:
-        """As the field says."""
-        return self.batch_size
 
     @property
     def architecture(self) -> Hashable:

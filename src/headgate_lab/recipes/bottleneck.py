@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import headgate as hg
 from headgate_lab.data.factors import linear_factors, neural_factors, quadratic_factors
+from headgate_lab.engine.job import Recipe
 from headgate_lab.methods.l1 import RectifiedMask
 from headgate_lab.models.autoencoder import Autoencoder, QuadraticResidual, linear, perceptron
 
@@ -74,6 +75,39 @@ class Sizes:
     samples: int = 5_000
     features: int = 100
     bottleneck: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck(Recipe):
+    """What every recipe on one of the problems has.
+
+    Attributes:
+        steps: of the training, each on all samples.
+        length: how many epochs the steps are divided into: metrics are kept for each.
+        samples: of the data.
+        features: of a sample.
+        bottleneck: channels of the code.
+    """
+
+    steps: int
+    length: int = 100
+    samples: int = 5_000
+    features: int = 100
+    bottleneck: int = 50
+
+    def __post_init__(self) -> None:
+        if self.steps % self.length:
+            raise ValueError(f"{self.steps} steps cannot be divided into {self.length} epochs")
+
+    @property
+    def epochs(self) -> int:
+        """Pieces of the training, each of the same number of steps on all samples."""
+        return self.length
+
+    @property
+    def sizes(self) -> Sizes:
+        """The data's and the code's."""
+        return Sizes(self.samples, self.features, self.bottleneck)
 
 
 def data_of(problem: str, factors: int, sizes: Sizes, seed: int) -> Tensor:

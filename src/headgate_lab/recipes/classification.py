@@ -18,7 +18,6 @@ from headgate_lab.engine.job import Job, Metrics, Recipe, Training
 from headgate_lab.engine.network import Network, Optimization, accuracy
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.methods.contract import Method
-from headgate_lab.methods.narrower import size
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,22 @@ class Data:
         return train.to(device), test.to(device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Classification(Recipe):
-    """Subclasses have the fields and say what they mean: network, data, method, optimization."""
+    """Subclasses add fields and say what they mean: network, data, method, optimization.
+
+    Attributes:
+        length: epochs.
+        batch_size: images in a batch.
+    """
+
+    length: int = 40
+    batch_size: int = 512
 
     @property
-    @abstractmethod
-    def batch(self) -> int:
-        """Images in a batch."""
+    def epochs(self) -> int:
+        """As the field says."""
+        return self.length
 
     @property
     @abstractmethod
@@ -71,7 +78,7 @@ class Classification(Recipe):
     @property
     def cohort(self) -> Hashable:
         """What has the same data and batches can be stepped together."""
-        return self.batch
+        return self.batch_size
 
     @classmethod
     def start(cls, jobs: Sequence[Job], device: torch.device) -> Training:
@@ -94,7 +101,7 @@ class Classification(Recipe):
 
         def finish(number: int, network: Network) -> Metrics:
             recipe = recipes[number]
-            return results(network.model, recipe.pruning(), size(recipe.build, 1.0), test, example)
+            return results(network.model, recipe.pruning(), _full(recipe), test, example)
 
         return SideBySide(networks, finish)
 
@@ -118,6 +125,14 @@ def results(model: nn.Module, method: Method, full: int, test: Resident, example
         "pruned": 100 * (1 - left / full),
         "dead": 0,
     }
+
+
+def _full(recipe: Classification) -> int:
+    """Parameters of the whole network; offsets of gates that its builder placed are none of its own."""
+    with torch.random.fork_rng(devices=[]):
+        model = recipe.build(1.0)
+    gated = sum(gate.offset.numel() for gate in hg.gates(model).values())
+    return sum(parameter.numel() for parameter in model.parameters()) - gated
 
 
 def _of(job: Job) -> Classification:
@@ -148,4 +163,4 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
 def _batches(recipe: Classification, train: Resident, seed: int) -> Batches:
     data = recipe.data()
     dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
-    return Batches(train, recipe.batch, seed, pad=data.pad, flip=data.flip, dtype=dtype)
+    return Batches(train, recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)

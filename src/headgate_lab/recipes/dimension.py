@@ -16,19 +16,18 @@ from typing import Any, ClassVar
 
 import torch
 
-from headgate_lab.engine.job import Job, Metrics, Recipe
+from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.engine.stacked import Rates, Stack
-from headgate_lab.recipes.bottleneck import PROBLEMS, Sizes, data_of, network_of
+from headgate_lab.recipes.bottleneck import PROBLEMS, Bottleneck, data_of, network_of
 from headgate_lab.recipes.experiment import Experiment
 
 FACTORS = (5, 10, 15, 20)
-EPOCHS = 100
 # Ours. At the paper's strengths some runs end early, with a channel or two too many.
 STRENGTHS = {"linear": 0.02, "quadratic": 0.05, "neural": 0.1}
 
 
 @dataclass(frozen=True)
-class Dimension(Recipe):
+class Dimension(Bottleneck):
     """One problem with one number of hidden factors; see `Rates` for how it is trained.
 
     Attributes:
@@ -37,7 +36,6 @@ class Dimension(Recipe):
         settings: whose numbers these are.
         offset: the gate's initial offset.
         floor: how many channels the bounded update leaves open at least.
-        length: how many epochs the steps are divided into: metrics are kept for each.
     """
 
     experiment: ClassVar[str] = "dimension"
@@ -49,33 +47,14 @@ class Dimension(Recipe):
     weight_decay: float
     strength: float
     offset: float
-    steps: int
     offset_lr: float = 0.0
     search: float = 1.0
     floor: int = 0
-    length: int = EPOCHS
-    samples: int = 5_000
-    features: int = 100
-    bottleneck: int = 50
-
-    def __post_init__(self) -> None:
-        if self.steps % self.length:
-            raise ValueError(f"{self.steps} steps cannot be divided into {self.length} epochs")
 
     @property
     def setting(self) -> str:
         """Problem, dimension and whose settings."""
         return f"{self.problem}, r = {self.factors}, {self.settings}"
-
-    @property
-    def epochs(self) -> int:
-        """Pieces of the training, each of the same number of steps on all samples."""
-        return self.length
-
-    @property
-    def sizes(self) -> Sizes:
-        """The data's and the code's."""
-        return Sizes(self.samples, self.features, self.bottleneck)
 
     @property
     def cohort(self) -> Hashable:
@@ -138,7 +117,8 @@ class Dimensions:
 def paper(problem: str, factors: int) -> Dimension:
     """The paper's settings."""
     known = PROBLEMS[problem]
-    return Dimension(problem, factors, "paper", known.lr, known.weight_decay, known.strength, known.offset, known.steps)
+    settings = known.lr, known.weight_decay, known.strength, known.offset
+    return Dimension(problem, factors, "paper", *settings, steps=known.steps)
 
 
 def ours(problem: str, factors: int) -> Dimension:

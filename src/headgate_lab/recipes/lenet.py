@@ -56,8 +56,6 @@ class LeNet(Classification):
     method: Literal["paper", "ours", "narrower"]
     strength: float | None
     params: int | None = None
-    length: int = 40
-    batch_size: int = 512
     lr: float = 2e-3
     sgd_lr: float = 0.1
     offset_lr: float = 5e-3
@@ -69,16 +67,6 @@ class LeNet(Classification):
         noise = f" noise {self.gradient_noise:g}" if self.gradient_noise else ""
         much = f"strength {self.strength:g}" if self.strength is not None else f"{self.params:,} parameters"
         return f"{self.network} {self.activation}{noise} {self.method} {much}"
-
-    @property
-    def epochs(self) -> int:
-        """As the field says."""
-        return self.length
-
-    @property
-    def batch(self) -> int:
-        """As the field says."""
-        return self.batch_size
 
     @property
     def architecture(self) -> Hashable:

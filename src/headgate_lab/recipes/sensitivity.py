@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headgate_lab.engine.job import Job, Metrics, Recipe
+from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.engine.stacked import Rates, Stack
-from headgate_lab.recipes.bottleneck import PROBLEMS, Sizes, data_of, network_of
+from headgate_lab.recipes.bottleneck import PROBLEMS, Bottleneck, data_of, network_of
 from headgate_lab.recipes.experiment import Experiment
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -28,7 +28,7 @@ OFFSETS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 @dataclass(frozen=True)
-class Sensitivity(Recipe):
+class Sensitivity(Bottleneck):
     """One map of one problem.
 
     Attributes:
@@ -39,7 +39,6 @@ class Sensitivity(Recipe):
         weight_decay: of all cells.
         strength: where it does not vary.
         offset: likewise.
-        steps: of the training, in `length` epochs.
         factors: r.
     """
 
@@ -52,16 +51,10 @@ class Sensitivity(Recipe):
     weight_decay: float
     strength: float
     offset: float
-    steps: int
     factors: int = 10
-    length: int = 100
-    samples: int = 5_000
-    features: int = 100
-    bottleneck: int = 50
 
     def __post_init__(self) -> None:
-        if self.steps % self.length:
-            raise ValueError(f"{self.steps} steps cannot be divided into {self.length} epochs")
+        super().__post_init__()
         if self.map not in ("strength", "offset"):
             raise ValueError(f"a map is over strength or offset, not {self.map}")
 
@@ -69,16 +62,6 @@ class Sensitivity(Recipe):
     def setting(self) -> str:
         """Problem and what varies."""
         return f"{self.problem}, learning rate and {self.map}"
-
-    @property
-    def epochs(self) -> int:
-        """Pieces of the training, each of the same number of steps on all samples."""
-        return self.length
-
-    @property
-    def sizes(self) -> Sizes:
-        """The data's and the code's."""
-        return Sizes(self.samples, self.features, self.bottleneck)
 
     def cells(self) -> list[dict[str, float]]:
         """Learning rate, strength and offset of every cell, row by row."""
@@ -155,7 +138,8 @@ def recipe(problem: str, over: str) -> Sensitivity:
     """The map of a problem over learning rate and `over`, "strength" or "offset"."""
     known = PROBLEMS[problem]
     values = STRENGTHS if over == "strength" else OFFSETS
-    return Sensitivity(problem, over, RATES, values, known.weight_decay, known.strength, known.offset, known.steps)
+    fixed = known.weight_decay, known.strength, known.offset
+    return Sensitivity(problem, over, RATES, values, *fixed, steps=known.steps)
 
 
 def recipes() -> list[Sensitivity]:

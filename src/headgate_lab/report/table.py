@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headgate_lab.paper import PAPER
 from headgate_lab.paper.number import alike
@@ -93,7 +93,10 @@ def rich_table(rows: Sequence[Row]) -> Table:
     laid = sheet(rows)
     table = Table(box=SIMPLE_HEAD)
     for number, name in enumerate(laid.head):
-        table.add_column(escape(name), justify="left" if number < laid.settings else "right")
+        # Cells broken into lines or cut short are no numbers any more.
+        longest = max(len(cells[number]) for cells in (laid.head, *laid.lines))
+        justify: Literal["left", "right"] = "left" if number < laid.settings else "right"
+        table.add_column(escape(name), justify=justify, min_width=longest)
     for line in laid.lines:
         table.add_row(*map(escape, line))
     return table

@@ -196,3 +196,31 @@ def test_checkpoints_are_spaced_in_time(tmp_path: Path, monkeypatch: pytest.Monk
     assert saved == []
     run([Job(StraightLine(2.0), 1)], here(tmp_path), Silent())
     assert len(saved) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"metrics": []}, "holds list instead of dict under metrics"),
+        ({"metrics": {"final": {}}}, "has metrics without epochs or final"),
+        ({"seed": "0"}, "holds str instead of int under seed"),
+        ({"seed": True}, "holds bool instead of int under seed"),
+        ({"environment": None}, "holds NoneType instead of dict under environment"),
+    ],
+)
+def test_a_record_of_wrong_kinds_is_named(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    job = Job(StraightLine(2.0), 0)
+    run([job], here(tmp_path), Silent())
+    path = job.folder(tmp_path) / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(RecordError, match=f"{path.name} {complaint}: .* remove it"):
+        read_run(path)
+
+
+def test_a_field_added_later_is_recorded_only_where_it_says_something() -> None:
+    @dataclass(frozen=True)
+    class Line(StraightLine):
+        noise: float = later(0.0)
+
+    assert Line(2.0).config() == StraightLine(2.0).config()
+    assert Line(2.0, noise=0.1).config() == {**StraightLine(2.0).config(), "noise": 0.1}

@@ -14,6 +14,7 @@ from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import run
 from headgate_lab.engine.watch import Lines
 from headgate_lab.recipes.sensitivity import Sensitivity, recipe, recipes
+from headgate_lab.report.figures import picture
 from tests.lab.engine.straight_line import here
 
 CPU = torch.device("cpu")
@@ -50,6 +51,7 @@ def test_a_map_is_recorded_as_matrices(problem: str, over: str, tmp_path: Path) 
     for name in ("dimension", "loss"):
         assert [len(row) for row in final[name]] == [len(one.values)] * 2
     assert record["metrics"]["epochs"]["alive"] == [2 * len(one.values)] * 4
+    assert picture("sensitivity", [record])
 
 
 def test_a_cell_sees_its_own_rate_and_value() -> None:

@@ -57,11 +57,11 @@ def write_dimension(out: Path) -> None:
 def write_sensitivity(out: Path) -> None:
     """One map of each kind; a cell has no number."""
     rates = [0.001, 0.01, 0.1]
-    for over, name, values in (("strength", "strengths", [0.01, 0.1]), ("offset", "offsets", [0.0, 1.0])):
+    for over, values in (("strength", [0.01, 0.1]), ("offset", [0.0, 1.0])):
         dimensions: list[list[int | None]] = [[50, 20], [5, 5], [5, None]]
         losses: list[list[float | None]] = [[1.0, 0.5], [1e-6, 0.0], [1e-3, None]]
-        final = {"dimension": dimensions, "loss": losses, "learning_rates": rates, name: values}
-        write(out, "sensitivity", {"problem": "linear", "map": over, "factors": 5}, 0, final)
+        config = {"problem": "linear", "map": over, "rates": rates, "values": values, "factors": 5}
+        write(out, "sensitivity", config, 0, {"dimension": dimensions, "loss": losses})
 
 
 def write_autoencoder(out: Path) -> None:

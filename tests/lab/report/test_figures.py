@@ -74,9 +74,9 @@ def test_dimension_per_step_with_its_spread_and_the_truth(tmp_path: Path) -> Non
     assert band[:, 1].min() == pytest.approx(5.5 - 0.5**0.5)
 
 
-def test_steps_are_those_the_records_tell(tmp_path: Path) -> None:
-    epochs: dict[str, list[Any]] = {"step": [100, 200, 300], "dimension": [50, None, 5]}
-    write(tmp_path, "dimension", LINEAR_5, 0, {"dimension": 5}, epochs)
+def test_steps_are_spread_evenly_over_the_epochs(tmp_path: Path) -> None:
+    epochs: dict[str, list[Any]] = {"dimension": [50, None, 5]}
+    write(tmp_path, "dimension", {**LINEAR_5, "steps": 300}, 0, {"dimension": 5}, epochs)
     panels = drawn(tmp_path, "dimension").axes
     steps, mean = lines(panels[0])["5 factors (1 run)"]
     assert steps == [100, 200, 300] and np.isnan(mean[1])
@@ -85,10 +85,10 @@ def test_steps_are_those_the_records_tell(tmp_path: Path) -> None:
 
 def test_heat_maps_average_seeds_and_leave_failures_out(tmp_path: Path) -> None:
     write_sensitivity(tmp_path)
-    config = {"problem": "linear", "map": "strength", "factors": 5}
     rates, strengths = [0.001, 0.01, 0.1], [0.01, 0.1]
+    config = {"problem": "linear", "map": "strength", "rates": rates, "values": strengths, "factors": 5}
     again = {"dimension": [[48, 20], [5, 5], [5, 5]], "loss": [[1.0, 0.5], [1e-6, 0.0], [1e-3, 1.0]]}
-    write(tmp_path, "sensitivity", config, 1, again | {"learning_rates": rates, "strengths": strengths})
+    write(tmp_path, "sensitivity", config, 1, again)
     figure = drawn(tmp_path, "sensitivity")
     first = figure.axes[0].images[0].get_array()
     assert first[0, 0] == 49 and first.mask.tolist() == [[False, False], [False, False], [False, True]]
@@ -97,15 +97,15 @@ def test_heat_maps_average_seeds_and_leave_failures_out(tmp_path: Path) -> None:
 
 
 def test_a_map_of_another_shape_is_refused(tmp_path: Path) -> None:
-    final = {"dimension": [[5, 5, 5]], "loss": [[1.0]], "learning_rates": [0.1], "strengths": [1.0, 2.0]}
-    write(tmp_path, "sensitivity", {"problem": "linear", "map": "strength"}, 0, final)
+    config = {"problem": "linear", "map": "strength", "rates": [0.1], "values": [1.0, 2.0]}
+    write(tmp_path, "sensitivity", config, 0, {"dimension": [[5, 5, 5]], "loss": [[1.0]]})
     with pytest.raises(ReportError, match="a line a learning rate and a column a strength, 1 × 2, not 1 × 3"):
         drawn(tmp_path, "sensitivity")
 
 
 def test_a_map_without_axes_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "sensitivity", {"problem": "linear", "map": "offset"}, 0, {"dimension": [[5]]})
-    with pytest.raises(ReportError, match="lack learning_rates"):
+    with pytest.raises(ReportError, match="lack rates"):
         drawn(tmp_path, "sensitivity")
 
 

@@ -30,8 +30,8 @@ def dimension(groups: Sequence[Runs]) -> Figure:
 def _draw(axes: Axes, groups: Sequence[Runs]) -> None:
     for number, group in enumerate(group for group in groups if group.curves("dimension")):
         curves, factors = group.curves("dimension"), group.config.get("factors")
-        # An epoch is a step unless the records say how many steps lie behind each.
-        steps = (group.curves("step") or [list(range(1, len(curves[0]) + 1))])[0]
+        each = group.config.get("steps", len(curves[0])) / len(curves[0])
+        steps = [each * epoch for epoch in range(1, len(curves[0]) + 1)]
         label = f"{factors} factors ({len(curves)} run{'s' * (len(curves) != 1)})"
         band(axes, steps, curves, f"C{number}", label)
         if factors is not None:

@@ -27,8 +27,9 @@ def lenet(groups: Sequence[Runs]) -> Figure:
         for axes, (x, y) in zip(line, PANELS, strict=True):
             drawn |= draw(axes, alike, "lenet", x, y, dict(zip(VARIANT, variant, strict=True)), ("method",))
             plain(axes, title=name(VARIANT, variant), xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
-            if x == "params" and axes.has_data():
-                axes.set_xscale("log")
+            if axes.has_data():
+                # Strengths are spread over decades, and 0 is one of them.
+                axes.set_xscale("log") if x == "params" else axes.set_xscale("symlog", linthresh=0.01)
     if not drawn:
         raise ReportError("the records of lenet lack accuracy, pruned and params")
     return figure

@@ -10,18 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from headgate_lab.report.figures.dimension import PROBLEMS
 from headgate_lab.report.figures.drawing import by_fields
 from headgate_lab.report.runs import ReportError, Runs
 
 METRICS = ("dimension", "loss")
-AXES = {"strength": "strengths", "offset": "offsets"}
+MAPS = ("strength", "offset")
 
 
 def sensitivity(groups: Sequence[Runs]) -> Figure:
     """A line of panels a problem: dimension and loss over each map, the mean of all seeds; grey where a run failed."""
     found = by_fields(groups, ("problem", "map"))
     problems = list(dict.fromkeys(problem for problem, _ in found))
-    panels = [(over, metric) for over in AXES for metric in METRICS]
+    problems.sort(key=lambda problem: PROBLEMS.index(problem) if problem in PROBLEMS else len(PROBLEMS))
+    panels = [(over, metric) for over in MAPS for metric in METRICS]
     figure = Figure(figsize=(4.2 * len(panels), 3.6 * len(problems)), layout="constrained")
     for line, problem in zip(figure.subplots(len(problems), len(panels), squeeze=False), problems, strict=True):
         for axes, (over, metric) in zip(line, panels, strict=True):
@@ -39,7 +41,7 @@ def sensitivity(groups: Sequence[Runs]) -> Figure:
 
 
 def _draw(figure: Figure, axes: Axes, group: Runs, over: str, metric: str) -> None:
-    rates, others = _axis(group, "learning_rates"), _axis(group, AXES[over])
+    rates, others = _axis(group, "rates"), _axis(group, "values")
     cells = np.array(group.final(metric), dtype=float)
     if cells.shape[1:] != (len(rates), len(others)):
         raise ReportError(
@@ -53,14 +55,19 @@ def _draw(figure: Figure, axes: Axes, group: Runs, over: str, metric: str) -> No
     norm = LogNorm(vmin=positive.min(), clip=True) if is_loss and len(positive) else None
     axes.set_facecolor("0.8")
     shown = axes.imshow(mean, origin="lower", aspect="auto", norm=norm, cmap="magma_r" if is_loss else "viridis")
+    if not is_loss:
+        # One scale for all maps: what is dark in one is dark in the others.
+        shown.set_clim(0, group.config.get("bottleneck"))
     axes.set_xticks(range(len(others)), [f"{value:g}" for value in others], rotation=45, fontsize=7)
     axes.set_yticks(range(len(rates)), [f"{value:g}" for value in rates], fontsize=7)
-    figure.colorbar(shown, ax=axes)
+    bar = figure.colorbar(shown, ax=axes)
+    if not is_loss and (factors := group.config.get("factors")) is not None:
+        bar.ax.axhline(factors, color="red")
+        bar.ax.set_title(f"r = {factors}", color="red", fontsize=8)
 
 
 def _axis(group: Runs, name: str) -> list[Any]:
-    values = group.final(name)
-    if not values:
-        raise ReportError(f"sensitivity ({group.setting}): the records lack {name}")
-    first: list[Any] = values[0]
-    return first
+    values = group.config.get(name)
+    if not isinstance(values, list):
+        raise ReportError(f"sensitivity ({group.setting}): the configs of the records lack {name}")
+    return values
