@@ -15,7 +15,16 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
-from headgate.surgery.keep import Keep, branch_mask, chosen, random_keep, reader_mask, sites, stream_mask
+from headgate.surgery.keep import (
+    Keep,
+    branch_mask,
+    chosen,
+    random_keep,
+    random_vectors,
+    reader_mask,
+    sites,
+    stream_mask,
+)
 from headgate.surgery.shrink import shrink_
 
 TOLERANCE = 1e-9
@@ -59,11 +68,18 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
 
 
 def _proven_silent(drawn: nn.Module, example: Example, plan: Plan) -> Plan:
-    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it."""
+    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it.
+
+    Everything else is narrow meanwhile, and once every other one of these branches too: one may lie in another.
+    """
+    narrow = random_vectors(sites(plan).values(), seed=0)
 
     def problem(names: list[str]) -> str | None:
-        silent = {b.name: torch.zeros(b.size, dtype=torch.bool) for b in plan.branches if b.name in names}
-        return failure(drawn, example, plan, chosen(plan, silent))
+        for silent in (names, names[1::2]):
+            keep = narrow | {name: torch.zeros_like(narrow[name]) for name in silent}
+            if (found := failure(drawn, example, plan, chosen(plan, keep))) is not None:
+                return found
+        return None
 
     leaving = [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
     failed = culprits(leaving, problem)
