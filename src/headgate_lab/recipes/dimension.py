@@ -1,8 +1,8 @@
 """Figure 3: the gate on an autoencoder's code finds the dimension of synthetic data.
 
 Data of 100 features is made from r hidden factors; a gate sits on a code of 50 channels. The paper: exactly r open
-channels at the end, for r from 5 to 20, five runs each. Ours by the paper's settings, on a CPU: exactly r in all 20
-runs of the linear problem (r = 5, 10, 15, 20, seeds 0 to 4); the quadratic and the neural one are not measured yet.
+channels at the end, for r from 5 to 20, five runs each. On a CPU, r = 5, 10, 15, 20, seeds 0 to 4, the linear problem:
+exactly r in 20 of 20 runs, by the paper's settings and by ours. Quadratic and neural are not measured yet.
 
 `settings="paper"` is the paper's Table 1 (Appendix D) with plain Adam on all parameters, decay on the offset included.
 `settings="ours"` moves the offset by headgate's bounded update, and rests it for the last quarter of the steps while
