@@ -139,11 +139,6 @@ def gathering(plan: Plan, keep: Keep) -> list[Reader]:
     return [reader for reader in plan.readers if reader.path not in emptied]
 
 
-def random_keep(plan: Plan, among: Iterable[Site], seed: int) -> Keep:
-    """Some of every site's units, at least one: what a trial removes."""
-    return chosen(plan, random_vectors(among, seed))
-
-
 def random_vectors(among: Iterable[Site], seed: int) -> dict[str, Tensor]:
     """Some of every site's units, by name; a reader after its stream, of which it keeps at least one unit.
 

@@ -19,7 +19,6 @@ from headgate.surgery.keep import (
     Keep,
     branch_mask,
     chosen,
-    random_keep,
     random_vectors,
     reader_mask,
     sites,
@@ -56,33 +55,39 @@ def failure(drawn: nn.Module, example: Example, plan: Plan, keep: Keep) -> str |
 def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     """The plan with only those sites that can be cut, all at once; the others stay, with what happened.
 
-    One joint trial; halved on failure until the culprits are found.
+    Two joint trials, in each of which every other branch that may leave is silent and all else is narrow. On failure
+    what can be narrow and what can be silent is found out one after the other, halved until the culprits are found.
     """
     known, drawn = sites(plan), randomised(model, seed=0)
+    cuttable = [name for name, site in known.items() if site.size > 1]
+
+    def narrow(names: list[str], seed: int) -> dict[str, Tensor]:
+        return random_vectors([known[name] for name in names], seed)
+
+    joint = (narrow(cuttable, seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
+    if all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint):
+        return plan
 
     def problem(names: list[str]) -> str | None:
-        tries = (random_keep(plan, [known[name] for name in names], seed) for seed in TRIALS)
+        tries = (chosen(plan, narrow(names, seed)) for seed in TRIALS)
         return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
-    return _proven_silent(drawn, example, plan.without(culprits([n for n, s in known.items() if s.size > 1], problem)))
+    return _proven_silent(drawn, example, plan.without(culprits(cuttable, problem)))
+
+
+def leaving(plan: Plan) -> list[str]:
+    """The branches, by name, that may leave without a trace once they are silent."""
+    return [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
+
+
+def silent(plan: Plan, names: list[str]) -> dict[str, Tensor]:
+    """These branches write nothing."""
+    return {branch.name: torch.zeros(branch.size, dtype=torch.bool) for branch in plan.branches if branch.name in names}
 
 
 def _proven_silent(drawn: nn.Module, example: Example, plan: Plan) -> Plan:
-    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it.
-
-    Everything else is narrow meanwhile, and once every other one of these branches too: one may lie in another.
-    """
-    narrow = random_vectors(sites(plan).values(), seed=0)
-
-    def problem(names: list[str]) -> str | None:
-        for silent in (names, names[1::2]):
-            keep = narrow | {name: torch.zeros_like(narrow[name]) for name in silent}
-            if (found := failure(drawn, example, plan, chosen(plan, keep))) is not None:
-                return found
-        return None
-
-    leaving = [branch.name for branch in plan.branches if branch.block is not None or branch.inner]
-    failed = culprits(leaving, problem)
+    """The plan in which only those branches leave without a trace, once silent, for which a trial confirms it."""
+    failed = culprits(leaving(plan), lambda names: failure(drawn, example, plan, chosen(plan, silent(plan, names))))
     stay = (replace(b, block=None, inner=()) if b.name in failed else b for b in plan.branches)
     return replace(plan, branches=tuple(stay))
 
