@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d
 
 import headgate as hg
+from headgate.bank import bank_of
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
 from headgate_lab.data.digits import digits
@@ -187,7 +188,7 @@ def test_reopened_units_start_at_zero_and_leave_the_function_alone() -> None:
             gate.offset.fill_(-3.5)
     expected = model(training.data.test_images)
     small_before = gauge(model).kept()
-    budget._finish(small_before)
+    budget._finish()
     assert (gauge(model).kept() >= small_before).all() and gauge(model).kept().sum() > small_before.sum()
     torch.testing.assert_close(model(training.data.test_images), expected)
     torch.testing.assert_close(hg.compact(model)(training.data.test_images), expected, rtol=1e-4, atol=1e-4)
@@ -207,6 +208,45 @@ def test_resumed_training_is_the_same_training() -> None:
     assert whole.budget.met and broken.budget.met
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, broken.model.state_dict()[name]), name
+
+
+def test_a_budget_waits_closes_and_rests() -> None:
+    training = Training(params=0.3, start=0.1, reach=0.5)
+    stages = []
+    for step in range(STEPS):
+        stages.append(training.budget.stage)
+        training.run(step + 1)
+    changes = [step for step in range(1, STEPS) if stages[step] != stages[step - 1]]
+    assert [stages[0], *(stages[step] for step in changes)] == ["waiting", "closing", "met"]
+    assert changes[0] == round(0.1 * STEPS) and changes[1] <= 0.5 * STEPS
+
+
+def test_what_a_look_finds_is_acted_upon_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(params=0.5)
+    budget, found, steer = training.budget, list[int](), training.budget._steer
+
+    def noted() -> Tensor:
+        found.append(int(size := steer()))
+        return size
+
+    monkeypatch.setattr(budget, "_steer", noted)
+    while not budget.met:
+        training.run(training.done + 1)
+    assert found[-1] <= budget.target < min(found[:-1])
+
+
+def test_a_step_captured_while_gates_closed_leaves_them_alone_once_they_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(params=0.3)
+    training.run(STEPS // 2)
+    # A replayed step does not see what the bank says on the host.
+    bank = bank_of(training.model)
+    assert training.budget.met and bank is not None
+    monkeypatch.setattr(training.budget, "_settle_bank", lambda: None)
+    bank.held = False
+    before, masks = bank.offset.detach().clone(), bank.masks(range(len(bank.gates)))
+    training.run(STEPS)
+    assert torch.equal(bank.offset, before)
+    assert torch.equal(bank.masks(range(len(bank.gates))), masks)
 
 
 def test_the_schedule_wins_over_freeze() -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from headgate.objective import warn_of_orphans
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
 from headgate.surgery.hand import placed_gates
+from headgate.surgery.late import Late
 from headgate.unmask import bake_inserted_
 
 # How far offsets could travel in the time there is, in ways from all open to all closed: room to wait and to turn.
@@ -33,6 +33,8 @@ TRAVELS = 3.0
 # An offset that moves faster than this jumps.
 FASTEST = 0.5
 CHECKS = 1000
+# Below this many times the target it looks more often, by this factor.
+NEAR, OFTENER = 1.2, 8
 FIRST_STRENGTH = 0.1
 # The strength changes by a power of how far the network is from the wanted size, in one check at most e to this.
 GAIN, MOST = 2.0, 0.5
@@ -109,12 +111,20 @@ class Budget:
         self._strength = torch.zeros((), device=device)
         self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=device)
         self._step, self._size, self.met = 0, self.full, False
+        self._coming: Late | None = None
         self._settle_bank()
 
     @property
     def size(self) -> int:
-        """What compaction would leave, as of the last check."""
+        """What compaction would leave: exactly once the target is met, as of an earlier look before."""
         return self._size
+
+    @property
+    def stage(self) -> Literal["waiting", "closing", "met"]:
+        """Gates wait for the start, close, and rest. A training step captured while they wait must be captured anew."""
+        if self.met:
+            return "met"
+        return "waiting" if self._step < self._schedule.begin else "closing"
 
     def penalty(self) -> Tensor:
         """One differentiable scalar to add to the loss."""
@@ -125,13 +135,16 @@ class Budget:
 
     @torch.no_grad()
     def step(self) -> None:
-        """To be called once after every step of the optimizer. Now and then it looks at the gates."""
+        """To be called once after every step of the optimizer. Now and then it looks at the gates.
+
+        It never waits for a device: sizes are computed there, and what a look finds is acted upon at the next one.
+        """
         self._step += 1
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
                 self._strength.fill_(FIRST_STRENGTH)
             if self._is_due():
-                self._steer()
+                self._look()
         self._settle_bank()
 
     def by_layer(self) -> dict[str, int]:
@@ -144,6 +157,7 @@ class Budget:
             "step": self._step,
             "met": self.met,
             "size": self._size,
+            "coming": None if self._coming is None else self._coming.read(),
             "strength": self._strength.clone(),
             "weights": self._weights.clone(),
         }
@@ -155,6 +169,8 @@ class Budget:
                 f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
             )
         self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
+        coming = state["coming"]
+        self._coming = None if coming is None else Late(torch.tensor(coming))
         self._strength.copy_(state["strength"])
         self._weights.copy_(state["weights"])
         self._settle_bank()
@@ -162,38 +178,49 @@ class Budget:
     def _is_due(self) -> bool:
         """Often near the end: gates of a large layer close several units in a step."""
         every = max(1, (self._schedule.end - self._schedule.begin) // CHECKS)
-        return self._step % every == 0 or self._size < 1.2 * self.target or self._step >= self._schedule.end
+        if self._size < NEAR * self.target:
+            every = max(1, every // OFTENER)
+        return self._step % every == 0 or self._step >= self._schedule.end
 
-    def _steer(self) -> None:
-        kept = self._gauge.kept()
-        self._size, savings = self._gauge.size_and_savings(kept)
+    def _look(self) -> None:
+        """Acts on what the last look has found, which has arrived by now, and looks again."""
+        if self._coming is not None:
+            self._size = self._coming.read()
         if self._size <= self.target or self._step >= self._schedule.end:
-            self._finish(kept)
-            return
+            self._finish()
+        else:
+            self._coming = Late(self._steer())
+
+    def _steer(self) -> Tensor:
+        """Strength and weights for the size that the network has now, all on its device; returns the size."""
+        self._gauge = self._gauge.on(self._bank.offset.device)
+        size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self.full, self.target)
-        self._strength.mul_(exp(max(-MOST, min(MOST, GAIN * log(self._size / wanted)))))
+        self._strength.mul_((GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp())
         # Units that close for one unit of offset, times what each of them saves.
         weights = (savings * self._gauge.sizes).to(self._weights)
-        if bool(weights.sum() > 0):
-            self._weights.copy_(weights / weights.sum())
+        total = weights.sum()
+        self._weights.copy_(torch.where(total > 0, weights / total, self._weights))
+        return size
 
-    def _finish(self, kept: Tensor) -> None:
+    def _finish(self) -> None:
         """Settles the last units, moves the masks into the weights, and lets the gates rest."""
-        settled = self._gauge.settled(kept, self.target, self._smallest_open())
+        self._gauge = self._gauge.on(self._bank.offset.device)
+        settled = self._gauge.settled(self._gauge.kept(), self.target, self._smallest_open())
         self._size = self._gauge.size(settled)
         opened = self._gauge.opened(settled)
         bake_inserted_(self._bank)
         # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
-        getattr(self._bank.root, OPEN).copy_(guarded(opened.to(self._bank.offset.device)))
+        getattr(self._bank.root, OPEN).copy_(guarded(opened))
         self._strength.zero_()
-        self.met = True
+        self.met, self._coming = True, None
 
     def _smallest_open(self) -> Tensor:
         """Of every gate, the smallest value of its mask that is not zero: how near it is to closing another unit."""
         masks = self._bank.masks(range(len(self._bank.gates)))
         values = torch.where(masks > 0, masks, torch.inf)
         smallest = torch.full_like(self._bank.offset, torch.inf)
-        return smallest.scatter_reduce(0, self._bank.numbers(OWNER), values, "amin").cpu()
+        return smallest.scatter_reduce(0, self._bank.numbers(OWNER), values, "amin")
 
     def _settle_bank(self) -> None:
         """The schedule decides when offsets move and how fast; `freeze_` can only hold them besides."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from headgate.bank import OWNER, PLACES, SIZES, Bank, bank_of
+from headgate.bank import FLOORS, OWNER, PLACES, SIZES, Bank, bank_of
 from headgate.channels.trace import Example
 from headgate.errors import GateError
 from headgate.surgery.insert import Insertion
@@ -19,6 +19,8 @@ from headgate.surgery.sizes import Sizes
 @dataclass(frozen=True)
 class Gauge:
     """Sizes of a gated network. Units close in one order, so that a state is one number of kept units for each gate.
+
+    All tensors are on the gates' device. Only what returns a plain number or a decision reads from there.
 
     Attributes:
         bank: the gates.
@@ -37,10 +39,22 @@ class Gauge:
     whole: Tensor
     vanishing: Tensor
 
+    def on(self, device: torch.device) -> Gauge:
+        """The gauge of the same gates after their model was moved to a device."""
+        if self.columns.device == device:
+            return self
+        return replace(
+            self,
+            sizes_of=None if self.sizes_of is None else self.sizes_of.to(device),
+            columns=self.columns.to(device),
+            whole=self.whole.to(device),
+            vanishing=self.vanishing.to(device),
+        )
+
     @property
     def sizes(self) -> Tensor:
         """Units of every gate."""
-        return self.bank.numbers(SIZES).cpu()
+        return self.bank.numbers(SIZES)
 
     @property
     def most(self) -> Tensor:
@@ -50,28 +64,27 @@ class Gauge:
     @property
     def least(self) -> Tensor:
         """As many as the floors leave."""
-        return torch.tensor([gate.floor for gate in self.bank.gates])
+        return self.bank.numbers(FLOORS)
 
     def kept(self) -> Tensor:
         """How many units of every gate are open now."""
         count = len(self.bank.gates)
         opened = (self.bank.masks(range(count)) > 0).to(torch.int64)
-        return torch.zeros_like(self.bank.numbers(SIZES)).index_add_(0, self.bank.numbers(OWNER), opened).cpu()
+        return torch.zeros_like(self.sizes).index_add_(0, self.bank.numbers(OWNER), opened)
 
     def opened(self, kept: Tensor) -> Tensor:
         """For every unit of every gate whether it is open when each gate keeps so many: bool, (..., units of gates)."""
-        owner, places = self.bank.numbers(OWNER).cpu(), self.bank.numbers(PLACES).cpu()
-        return places >= (self.sizes - kept)[..., owner]
+        return self.bank.numbers(PLACES) >= (self.sizes - kept)[..., self.bank.numbers(OWNER)]
 
     def size(self, kept: Tensor) -> int:
         """What compaction would leave when each gate keeps so many units."""
         return int(self._totals(kept[None]))
 
-    def size_and_savings(self, kept: Tensor) -> tuple[int, Tensor]:
+    def size_and_savings(self, kept: Tensor) -> tuple[Tensor, Tensor]:
         """The size, and for every gate what each of the units saves that it would close next."""
         fewer = torch.minimum(torch.full_like(kept, self.multiple), (kept - self.least).clamp_min(0))
         totals = self._totals(torch.cat([kept[None], kept - torch.diag(fewer)]))
-        return int(totals[0]), (totals[0] - totals[1:]) / fewer.clamp_min(1)
+        return totals[0], (totals[0] - totals[1:]) / fewer.clamp_min(1)
 
     def by_name(self, kept: Tensor) -> dict[str, int]:
         """What is left by parameter or call."""
@@ -98,7 +111,7 @@ class Gauge:
             chosen = int(worth.argmin())
             kept[chosen] -= min(self.multiple, int(kept[chosen] - self.least[chosen]))
             size, savings = self.size_and_savings(kept)
-        return self._grown(kept, size, target)
+        return self._grown(kept, int(size), target)
 
     def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
         while size < target:
@@ -124,7 +137,7 @@ class Gauge:
         return torch.where(whole, self.sizes, filled)
 
     def _states(self, kept: Tensor) -> Tensor:
-        states = torch.ones(len(kept), self.units + 1, dtype=torch.bool)
+        states = torch.ones(len(kept), self.units + 1, dtype=torch.bool, device=kept.device)
         states[:, self.columns] = self.opened(self._filled(kept))
         return states
 
@@ -153,4 +166,5 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
     branches = {branch.name: branch for branch in insertion.plan.branches}
     full = [insertion.branches == "full" and gate.name in branches for gate in bank.gates]
     vanishing = [gate.name in branches and branches[gate.name].block is not None for gate in bank.gates]
-    return Gauge(bank, sizes, columns, layout.units, insertion.multiple_of, torch.tensor(full), torch.tensor(vanishing))
+    whole, goes = torch.tensor(full), torch.tensor(vanishing)
+    return Gauge(bank, sizes, columns, layout.units, insertion.multiple_of, whole, goes).on(bank.offset.device)

@@ -2,12 +2,14 @@
 
 A state is one bool per unit of every site, laid end to end: groups, branches, readers. Every index of every axis that
 may shrink names up to three units that must all stay, so that counts are sums of products of a state's entries, and
-what is left of a parameter is the product of the counts of its axes. All of it is arithmetic on tensors, on any device.
+what is left of a parameter is the product of the counts of its axes. All of it is arithmetic on tensors, on any device,
+and reads nothing back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 
@@ -61,6 +63,17 @@ class Sizes:
         ways = [(index, users) for index, term in enumerate(terms) for users in term.users]
         self._term_of_way = torch.tensor([index for index, _ in ways], dtype=torch.int64)
         self._way, self._branch = _columns([(way, b) for way, (_, users) in enumerate(ways) for b in sorted(users)])
+        of_branches = [self.columns[branch.name] for branch in plan.branches]
+        units = [(column, number) for number, one in enumerate(of_branches) for column in range(one.start, one.stop)]
+        self._branch_units, self._branch_of_unit = _columns(units)
+
+    def to(self, device: torch.device) -> Sizes:
+        """The same for states on a device."""
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def state(self, keep: Mapping[str, Tensor]) -> Tensor:
         """The state of a decision by site; sites that are missing are kept whole. Shape (units + 1,)."""
@@ -71,11 +84,9 @@ class Sizes:
 
     def by_term(self, states: Tensor) -> Tensor:
         """What each term costs in each state: shapes (states, units + 1) to (states, terms), int64."""
-        elements = self._elements(states)
-        device, count = states.device, len(states)
-        sums = torch.zeros(count, len(self.terms), dtype=torch.int64, device=device)
-        sums.index_add_(1, self._term_of.to(device), elements[:, self._parameter_of.to(device)])
-        return sums * self._each.to(device) * self._in_use(states)
+        sums = self._zeros(states, len(self.terms))
+        sums.index_add_(1, self._term_of, self._elements(states)[:, self._parameter_of])
+        return sums * self._each * self._in_use(states)
 
     def total(self, states: Tensor) -> Tensor:
         """What each state costs: shapes (states, units + 1) to (states,), int64."""
@@ -83,23 +94,24 @@ class Sizes:
 
     def _elements(self, states: Tensor) -> Tensor:
         """How many elements of each parameter are left, (states, parameters)."""
-        device = states.device
-        left = states[:, self._entries.to(device)].all(2).to(torch.int64)
-        counts = torch.ones(len(states), len(self._least) + 1, dtype=torch.int64, device=device)
-        counts[:, :-1] = 0
-        counts.index_add_(1, self._segments.to(device), left)
-        counts[:, :-1] = torch.maximum(counts[:, :-1], self._least.to(device))
-        return counts[:, self._factors.to(device)].prod(2) * self._rest.to(device)
+        left = states[:, self._entries].all(2).to(torch.int64)
+        counts = self._zeros(states, len(self._least) + 1)
+        counts.index_add_(1, self._segments, left)
+        counts[:, :-1] = torch.maximum(counts[:, :-1], self._least)
+        counts[:, -1] = 1
+        return counts[:, self._factors].prod(2) * self._rest
 
     def _in_use(self, states: Tensor) -> Tensor:
         """Which terms are still used at all, (states, terms)."""
-        device, count = states.device, len(states)
-        branches = [states[:, self.columns[branch.name]].any(1) for branch in self.plan.branches]
-        silent = ~torch.stack(branches, 1) if branches else states.new_zeros(count, 0)
-        missing = torch.zeros(count, len(self._term_of_way), dtype=torch.int64, device=device)
-        missing.index_add_(1, self._way.to(device), silent[:, self._branch.to(device)].to(torch.int64))
-        used = torch.zeros(count, len(self.terms), dtype=torch.int64, device=device)
-        return used.index_add_(1, self._term_of_way.to(device), (missing == 0).to(torch.int64)) > 0
+        left = self._zeros(states, len(self.plan.branches))
+        left.index_add_(1, self._branch_of_unit, states[:, self._branch_units].to(torch.int64))
+        missing = self._zeros(states, len(self._term_of_way))
+        missing.index_add_(1, self._way, (left == 0)[:, self._branch].to(torch.int64))
+        used = self._zeros(states, len(self.terms))
+        return used.index_add_(1, self._term_of_way, (missing == 0).to(torch.int64)) > 0
+
+    def _zeros(self, states: Tensor, columns: int) -> Tensor:
+        return torch.zeros(len(states), columns, dtype=torch.int64, device=states.device)
 
     def _axes(self, shapes: Mapping[str, Shape], used: Sequence[str]) -> tuple[Tensor, Tensor, Tensor, dict[Axis, int]]:
         """For every index of every axis the units it needs; its axis' number; the least count; numbers of axes.

@@ -42,6 +42,7 @@ class Network:
         self.model, self.method, self.batches, self.how, self.epochs = model, method, batches, how, epochs
         self.device = batches.place.device
         self.optimizer = _optimizer(how, method.groups(model), self.device)
+        self.companion = method.companion(model, epochs * batches.steps)
         self.loss, self.correct = torch.zeros((2,), device=self.device).unbind(0)
         self.noise = torch.Generator(self.device).manual_seed(seed + 1)
         self.done = 0
@@ -64,13 +65,17 @@ class Network:
         with precision(self.device):
             logits = self.model(images)
         loss = cross_entropy(logits.float(), labels)
-        penalty = self.method.penalty(self.model)
+        penalty = self.method.penalty(self.model) if self.companion is None else self.companion.penalty()
         (loss if penalty is None else loss + penalty).backward()
         if self.how.gradient_noise:
             self._add_noise_()
         self.optimizer.step()
         self.loss.add_(loss.detach())
         self.correct.add_((logits.detach().argmax(1) == labels).sum())
+
+    def after_step(self) -> bool:
+        """What follows a step and is not captured with it; whether the step has become another one."""
+        return self.companion is not None and self.companion.step()
 
     def metrics(self) -> dict[str, float]:
         """What the epoch came to, and the fraction of gated units that would stay; reads from the device."""
@@ -85,6 +90,7 @@ class Network:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state_dict(),
+            "companion": None if self.companion is None else self.companion.state_dict(),
             "noise": self.noise.get_state(),
             "done": self.done,
         }
@@ -93,6 +99,8 @@ class Network:
         """Goes on where `state_dict` was taken."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.companion is not None:
+            self.companion.load_state_dict(state["companion"])
         self.batches.load_state_dict(state["batches"])
         self.noise.set_state(state["noise"].cpu())
         self.done = state["done"]

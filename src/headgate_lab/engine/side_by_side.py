@@ -19,24 +19,27 @@ class SideBySide:
 
     def __init__(self, networks: Sequence[Network], finish: Callable[[int, Network], Metrics]) -> None:
         self.networks, self._finish = networks, finish
-        self.plain_steps = PLAIN_STEPS
+        self.plain_steps, self.plain_done = PLAIN_STEPS, 0
         self.captured: Captured | None = None
         self.streams = [torch.cuda.Stream() for _ in networks] if networks[0].device.type == "cuda" else []
 
     def epoch(self) -> list[Metrics]:
         """One epoch of every network."""
-        changed = [network.begin_epoch() for network in self.networks]
-        if any(changed):
-            self.captured = None
-        steps, done = self.networks[0].batches.steps, 0
-        while done < steps:
-            if self.streams and self.captured is None and done >= self.plain_steps:
+        self._forget_if([network.begin_epoch() for network in self.networks])
+        for _ in range(self.networks[0].batches.steps):
+            if self.streams and self.captured is None and self.plain_done >= self.plain_steps:
                 self.captured = Captured(self.networks, self.streams)
             self.captured.step() if self.captured is not None else self._plain_step()
-            done += 1
+            self._forget_if([network.after_step() for network in self.networks])
         return [network.metrics() for network in self.networks]
 
+    def _forget_if(self, changed: Sequence[bool]) -> None:
+        """The captured step is no longer the one to be taken when that of one network has changed."""
+        if any(changed):
+            self.captured, self.plain_done = None, 0
+
     def _plain_step(self) -> None:
+        self.plain_done += 1
         if not self.streams:
             for network in self.networks:
                 network.step()

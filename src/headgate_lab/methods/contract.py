@@ -7,8 +7,8 @@ same counting on physically smaller networks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -16,8 +16,24 @@ from torch import Tensor, nn
 Build: TypeAlias = Callable[[float], nn.Module]
 
 
+class Companion(Protocol):
+    """What some methods carry from step to step beside the network. It reads nothing from a device within a step."""
+
+    def penalty(self) -> Tensor:
+        """What is added to the loss: a differentiable scalar."""
+
+    def step(self) -> bool:
+        """Called after every step; whether the training step has become another one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """To be saved with the network."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken; the network is loaded first."""
+
+
 class Method(ABC):
-    """Holds settings only: whatever training changes is in the network, so that one method serves many networks."""
+    """Holds settings only, so that one method serves many networks: what training changes is in them."""
 
     def width(self, build: Build) -> float:
         """The fraction of its width at which the network is built."""
@@ -36,8 +52,12 @@ class Method(ABC):
         """The attached network's parameters, for an optimizer."""
         return [{"params": list(model.parameters())}]
 
+    def companion(self, model: nn.Module, steps: int) -> Companion | None:
+        """The attached network's companion for a training of so many steps, if the method needs one."""
+        return None
+
     def penalty(self, model: nn.Module) -> Tensor | None:
-        """What is added to the loss: a differentiable scalar, or nothing."""
+        """What is added to the loss where there is no companion: a differentiable scalar, or nothing."""
         return None
 
     def on_epoch(self, model: nn.Module, epoch: int) -> bool:

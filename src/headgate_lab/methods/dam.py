@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate_lab.methods.contract import Method
+from headgate_lab.methods.gated import Gated
 
 
 @dataclass(frozen=True)
-class Dam(Method):
-    """The gates' options are those of `insert_gates_`.
+class Dam(Gated):
+    """Gates closed by a penalty of one strength.
 
     Attributes:
         strength: λ, the weight of the penalty.
@@ -23,7 +21,6 @@ class Dam(Method):
         settle: the epoch at which the offsets are frozen for good and the masks move into the weights; None: never.
         offset_update: "bounded" as the library recommends, or "plain" as the paper: by the weights' optimizer.
         decay_offsets: with "plain", whether the weights' decay acts on the offsets too, as in the paper's code.
-        by_hand: the network has its gates already; none is inserted.
     """
 
     strength: float
@@ -32,32 +29,6 @@ class Dam(Method):
     offset_update: Literal["bounded", "plain"] = "bounded"
     offset_lr: float = 2e-3
     decay_offsets: bool = True
-    by_hand: bool = False
-    where: Callable[[str, nn.Module], bool] | None = None
-    streams: bool = True
-    order: str = "index"
-    scale: Literal["relative", "plain"] = "relative"
-    floor: int = 4
-
-    @property
-    def placement(self) -> Hashable:
-        """What `insert_gates_` is told."""
-        return self.by_hand, self.where, self.streams, self.order, self.scale, self.floor
-
-    def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
-        """Inserts the gates, unless they are there."""
-        if self.by_hand:
-            return model
-        hg.insert_gates_(
-            model,
-            example,
-            where=self.where,
-            streams=self.streams,
-            order=self.order,
-            scale=self.scale,
-            floor=self.floor,
-        )
-        return model
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Weights, and offsets in a group of their own."""
@@ -79,12 +50,3 @@ class Dam(Method):
         if epoch == self.settle:
             hg.bake_(model)
         return epoch in (0, self.cold_start, self.settle)
-
-    def keep(self, model: nn.Module) -> dict[str, Tensor]:
-        """What each gate has open."""
-        return {name: gate.keep() for name, gate in hg.gates(model).items()}
-
-    def small(self, model: nn.Module, example: Tensor) -> nn.Module:
-        """The compacted network; it checks itself against the gated one."""
-        with torch.autocast(example.device.type, enabled=False):
-            return hg.compact(model, example)

@@ -13,6 +13,7 @@ from headgate_lab.engine import side_by_side
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.network import Network, Optimization, accuracy
 from headgate_lab.engine.side_by_side import SideBySide
+from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.narrower import Narrower
@@ -27,14 +28,14 @@ def data() -> Resident:
     return Resident(images, labels, Normalisation((0.5,), (0.25,)))
 
 
-def network(seed: int, method: Method, kind: str = "sgd", noise: float = 0.0) -> Network:
+def network(seed: int, method: Method, kind: str = "sgd", noise: float = 0.0, batch: int = 16) -> Network:
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)
     )
     model = method.attach(model, torch.zeros(2, 1, 6, 6))
     how = Optimization(kind, 0.02, 1e-4, lambda epoch, epochs: 1 - epoch / epochs, noise)  # type: ignore[arg-type]
-    batches = Batches(data(), 16, seed, pad=1, flip=True, dtype=torch.float32)
+    batches = Batches(data(), batch, seed, pad=1, flip=True, dtype=torch.float32)
     return Network(model, method, batches, how, EPOCHS, seed)
 
 
@@ -45,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "the paper's way": {"method": Dam(0.5, offset_update="plain", scale="plain", floor=1)},
     "noise": {"method": GATED, "noise": 0.05},
     "dense": {"method": Narrower()},
+    "budgeted": {"method": Budgeted(400, start=0.1, reach=0.9, floor=1), "batch": 2},
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.narrower import Narrower, widest
@@ -19,6 +20,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "dam": lambda size: Dam(3.0, offset_lr=0.5),
     "dam, settled": lambda size: Dam(3.0, cold_start=1, settle=2, offset_lr=1.0),
     "dam, the paper's way": lambda size: Dam(3.0, offset_update="plain", scale="plain", floor=1, streams=False),
+    "budgeted": lambda size: Budgeted(size // 3, floor=1),
     "full": lambda size: Narrower(),
     "narrower": lambda size: Narrower(size // 2),
 }
@@ -37,14 +39,18 @@ def trained(method: Method, build: Callable[[float], nn.Module], images: Tensor)
         groups[-1]["lr"] = 0.5
     optimizer = torch.optim.Adam(groups, lr=1e-2)
     labels = torch.arange(len(images))
+    steps = 30 if isinstance(method, Budgeted) else 3
+    companion = method.companion(model, 3 * steps)
     for epoch in range(3):
         method.on_epoch(model, epoch)
-        for _ in range(3):
+        for _ in range(steps):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
-            penalty = method.penalty(model)
+            penalty = method.penalty(model) if companion is None else companion.penalty()
             (loss if penalty is None else loss + penalty).backward()
             optimizer.step()
+            if companion is not None:
+                companion.step()
     return model.eval()
 
 
@@ -66,7 +72,8 @@ def test_a_method_trains_and_its_small_network_computes_the_same(name: str, netw
     assert left <= size if name == "full" else left < size
     keep = method.keep(model)
     assert all(vector.dtype == torch.bool and vector.dim() == 1 for vector in keep.values())
-    assert bool(keep) == name.startswith("dam")
+    assert bool(keep) == name.startswith(("dam", "budgeted"))
+    assert left <= size // 3 or name != "budgeted"
     assert not keep or not all(bool(vector.all()) for vector in keep.values())
 
 

@@ -1,0 +1,59 @@
+"""What the methods that close gates share: how gates get into a network, and how what they closed gets out of it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+import headgate as hg
+from headgate_lab.methods.contract import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated(Method, ABC):
+    """The options are those of `insert_gates_`.
+
+    Attributes:
+        by_hand: the network has its gates already; none is inserted.
+    """
+
+    by_hand: bool = False
+    where: Callable[[str, nn.Module], bool] | None = None
+    streams: bool = True
+    order: str = "index"
+    scale: Literal["relative", "plain"] = "relative"
+    floor: int = 4
+
+    @property
+    def placement(self) -> Hashable:
+        """What `insert_gates_` is told."""
+        return self.by_hand, self.where, self.streams, self.order, self.scale, self.floor
+
+    def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
+        """Inserts the gates, unless they are there."""
+        if self.by_hand:
+            return model
+        hg.insert_gates_(
+            model,
+            example,
+            where=self.where,
+            streams=self.streams,
+            order=self.order,
+            scale=self.scale,
+            floor=self.floor,
+        )
+        return model
+
+    def keep(self, model: nn.Module) -> dict[str, Tensor]:
+        """What each gate has open."""
+        return {name: gate.keep() for name, gate in hg.gates(model).items()}
+
+    def small(self, model: nn.Module, example: Tensor) -> nn.Module:
+        """The compacted network; it checks itself against the gated one."""
+        with torch.autocast(example.device.type, enabled=False):
+            return hg.compact(model, example)
