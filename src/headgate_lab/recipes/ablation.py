@@ -23,9 +23,9 @@ from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.models.lenet import LeNet5
-from headgate_lab.recipes.classification import Classification, Data
+from headgate_lab.recipes.classification import Classification, Data, half_cosine
 from headgate_lab.recipes.experiment import Experiment
-from headgate_lab.recipes.lenet import digits_of_mnist, half_cosine
+from headgate_lab.recipes.lenet import digits_of_mnist
 
 STRENGTHS = (0.003, 0.01, 0.05)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, dimension, lenet, sensitivity
+from headgate_lab.recipes import ablation, autoencoder, cifar, dimension, lenet, sensitivity
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -13,5 +13,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         autoencoder.EXPERIMENT,
         lenet.EXPERIMENT,
         ablation.EXPERIMENT,
+        cifar.EXPERIMENT,
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,11 @@ def results(model: nn.Module, method: Method, full: int, test: Resident, example
         "pruned": 100 * (1 - left / full),
         "dead": 0,
     }
+
+
+def half_cosine(epoch: int, epochs: int) -> float:
+    """A rate's factor: from 1 at the first epoch down towards 0."""
+    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def _full(recipe: Classification) -> int:

@@ -5,9 +5,8 @@ Not measured yet.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, Literal, TypeAlias
 
@@ -17,32 +16,37 @@ from torch import Tensor, nn
 from headgate_lab.data.images import Images
 from headgate_lab.data.mnist import NORMALISATION, mnist
 from headgate_lab.engine.network import Optimization
+from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.models.lenet import LeNet5, LeNet5Caffe
-from headgate_lab.recipes.classification import Classification, Data
+from headgate_lab.recipes.classification import Classification, Data, half_cosine
 from headgate_lab.recipes.experiment import Experiment
 
 STRENGTHS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 SINE_STRENGTHS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 # Sizes that the paper's table prints: what the narrower networks are built to.
 SIZES = (33_600, 18_700, 7_000, 3_900, 1_900, 1_400, 1_000)
-OUR_STRENGTHS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
-CAFFE_STRENGTHS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+OUR_STRENGTHS = (0.2, 1.0)
+FULL = 61_706
+# What other papers prune LeNet-5-Caffe to: about 1 % of its parameters.
 CAFFE_SIZES = (8_000, 4_000, 2_800)
+CAFFE_FULL = 431_080
+CAFFE_EPOCHS, CAFFE_BATCH = 60, 256
 Activation: TypeAlias = Literal["tanh", "sine", "relu"]
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "sine": torch.sin}
 
 
 @dataclass(frozen=True)
 class LeNet(Classification):
-    """One network; a narrower one has a size, `params`, instead of a strength.
+    """One network, with a strength or a size, `params`.
 
     Attributes:
         method: "paper": gates on the channels 6-16-120, plain masks, offsets moved by the weights' optimizer. "ours":
             gates on every hidden layer, the library's defaults, offsets at rest and masks in the weights for the last
-            part of the training. "narrower": the control. The paper's networks learn by SGD, the others by Adam.
+            part of the training; with a size, by a budget. "narrower": the control. The paper's networks learn by SGD,
+            the others by Adam.
         settle: with "ours", the fraction of the epochs after which the offsets rest.
         gradient_noise: deviation of the noise on gradients, as a fraction of each gradient's root mean square (the
             paper says "5 %" and no more).
@@ -78,9 +82,11 @@ class LeNet(Classification):
         return LeNet5Caffe(width) if self.network == "lenet5-caffe" else LeNet5(ACTIVATIONS[self.activation], width)
 
     def pruning(self) -> Method:
-        """DAM in one of two ways, or the control."""
+        """DAM in one of three ways, or the control."""
         if self.method == "narrower":
             return Narrower(self.params)
+        if self.params is not None:
+            return Budgeted(self.params, reach=self.settle, floor=1)
         assert self.strength is not None
         if self.method == "paper":
             return Dam(self.strength, offset_update="plain", where=_convolutions, scale="plain", floor=1)
@@ -98,11 +104,6 @@ class LeNet(Classification):
         return Optimization("adam", self.lr, 0.0, half_cosine, self.gradient_noise)
 
 
-def half_cosine(epoch: int, epochs: int) -> float:
-    """From 1 at the first epoch down towards 0."""
-    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-
-
 def _convolutions(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Conv2d)
 
@@ -114,16 +115,23 @@ def digits_of_mnist() -> Images:
 
 
 def recipes() -> Sequence[LeNet]:
-    """The paper's three tables, the same strengths by our own settings, the control, and LeNet-5-Caffe."""
+    """The paper's three tables; ours at their sizes and two strengths; the controls; and LeNet-5-Caffe."""
     found: list[LeNet] = []
     found += [LeNet("lenet5", "tanh", noise, "paper", s) for noise in (0.0, 0.05) for s in STRENGTHS]
     found += [LeNet("lenet5", "sine", 0.0, "paper", s) for s in SINE_STRENGTHS]
     for activation in ACTIVATIONS:
-        found += [LeNet("lenet5", activation, 0.0, "ours", s) for s in OUR_STRENGTHS]
-        found += [LeNet("lenet5", activation, 0.0, "narrower", None, size) for size in SIZES]
-    found += [LeNet("lenet5-caffe", "relu", 0.0, "ours", s) for s in CAFFE_STRENGTHS]
-    found += [LeNet("lenet5-caffe", "relu", 0.0, "narrower", None, size) for size in CAFFE_SIZES]
+        found += [LeNet("lenet5", activation, 0.0, "ours", None, size) for size in SIZES]
+        found += [LeNet("lenet5", activation, 0.0, "narrower", None, size) for size in (FULL, *SIZES)]
+    found += [LeNet("lenet5", "tanh", 0.0, "ours", s) for s in OUR_STRENGTHS]
+    found += [caffe("ours", size) for size in CAFFE_SIZES]
+    found += [caffe("narrower", size) for size in (CAFFE_FULL, *CAFFE_SIZES)]
     return found
+
+
+def caffe(method: Literal["ours", "narrower"], params: int) -> LeNet:
+    """LeNet-5-Caffe at a size; trained longer, since what others print for it was."""
+    network = LeNet("lenet5-caffe", "relu", 0.0, method, None, params)
+    return replace(network, length=CAFFE_EPOCHS, batch_size=CAFFE_BATCH)
 
 
 EXPERIMENT = Experiment(

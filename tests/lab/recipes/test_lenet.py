@@ -15,7 +15,8 @@ from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
 from headgate_lab.recipes import lenet
-from headgate_lab.recipes.lenet import LeNet, half_cosine
+from headgate_lab.recipes.classification import half_cosine
+from headgate_lab.recipes.lenet import LeNet
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +47,12 @@ def test_the_paper_s_tables_are_all_there() -> None:
 
 def test_every_method_runs_and_is_recorded(tmp_path: Path) -> None:
     recipes = [
-        LeNet("lenet5", "tanh", 0.0, "paper", 0.7),
+        LeNet("lenet5", "tanh", 0.0, "paper", 0.02),
         LeNet("lenet5", "sine", 0.05, "ours", 50.0),
         LeNet("lenet5", "tanh", 0.0, "narrower", None, 7_000),
-        LeNet("lenet5-caffe", "relu", 0.0, "ours", 50.0),
+        LeNet("lenet5-caffe", "relu", 0.0, "ours", None, 4_000),
     ]
-    jobs = [Job(replace(recipe, length=2, batch_size=8, offset_lr=0.5), 0) for recipe in recipes]
+    jobs = [Job(replace(recipe, length=6, batch_size=4, offset_lr=0.5, settle=0.9), 0) for recipe in recipes]
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
     assert run(jobs, place, Lines(), together=4) == []
     found = {record["setting"]: record["metrics"] for record in read_runs(tmp_path, "lenet")}
@@ -62,6 +63,7 @@ def test_every_method_runs_and_is_recorded(tmp_path: Path) -> None:
         full = 431_080 if "caffe" in setting else 61_706
         assert 0 < final["params"] < full
     assert found["lenet5 tanh narrower 7,000 parameters"]["final"]["params"] <= 7_000
+    assert 3_000 < found["lenet5-caffe relu ours 4,000 parameters"]["final"]["params"] <= 4_000
 
 
 def test_the_rate_falls_from_one_to_almost_nothing() -> None:

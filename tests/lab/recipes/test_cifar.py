@@ -1,0 +1,62 @@
+"""CIFAR recipes: the paper's sizes are all there, and each kind of run works for a few steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headgate_lab.data.images import Images
+from headgate_lab.engine.job import Job
+from headgate_lab.engine.record import read_runs
+from headgate_lab.engine.run import Place, batches, run
+from headgate_lab.engine.watch import Lines
+from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.paper import PAPER
+from headgate_lab.recipes import cifar
+from headgate_lab.recipes.cifar import Cifar
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (48, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (48,), generator=generator)
+    stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
+    monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
+
+
+def test_the_paper_s_sizes_are_all_there() -> None:
+    found = cifar.recipes()
+    assert len(set(found)) == len(found)
+    for network, dataset in cifar.SIZES:
+        printed = {
+            number.value
+            for number in PAPER["cifar"].numbers
+            if (number.setting["network"], number.setting["dataset"], number.metric) == (network, dataset, "params")
+        }
+        ours = {recipe.params for recipe in found if (recipe.network, recipe.dataset) == (network, dataset)}
+        assert ours == {*printed, None}
+
+
+def test_datasets_are_not_mixed() -> None:
+    jobs = [Job(Cifar("vgg19", "cifar10", "narrower"), 0), Job(Cifar("vgg19", "cifar100", "narrower"), 0)]
+    assert batches(jobs, 6) == [[jobs[0]], [jobs[1]]]
+
+
+def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cifar.NETWORKS, "preresnet20", lambda classes, width: PreResNet(11, classes, width))
+    full = sum(parameter.numel() for parameter in PreResNet(11).parameters())
+    kinds = [("ours", full // 3), ("narrower", full // 3), ("narrower", None)]
+    recipes = [Cifar("preresnet20", "cifar10", method, params) for method, params in kinds]  # type: ignore[arg-type]
+    jobs = [Job(replace(recipe, length=4, batch_size=4, reach=0.95, lr=0.01), 0) for recipe in recipes]
+    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
+    assert run(jobs, place, Lines(), together=3) == []
+    found = {record["setting"]: record["metrics"]["final"] for record in read_runs(tmp_path, "cifar")}
+    assert found["preresnet20 cifar10 dense"]["params"] == full
+    for method in ("ours", "narrower"):
+        left = found[f"preresnet20 cifar10 {method} {full // 3:,} parameters"]
+        assert 0.8 * (full // 3) < left["params"] <= full // 3
+        assert left["accuracy"] == pytest.approx(left["accuracy_before"], abs=1e-9)
