@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ class Gated(Method, ABC):
 
     Attributes:
         by_hand: the network has its gates already; none is inserted.
+        before_norm: gates stand before BatchNorm, as the paper's do, and what is removed is not removed exactly.
     """
 
     by_hand: bool = False
     where: Callable[[str, nn.Module], bool] | None = None
+    before_norm: bool = False
     streams: bool = True
     order: str = "index"
     scale: Literal["relative", "plain"] = "relative"
@@ -32,7 +35,7 @@ class Gated(Method, ABC):
     @property
     def placement(self) -> Hashable:
         """What `insert_gates_` is told."""
-        return self.by_hand, self.where, self.streams, self.order, self.scale, self.floor
+        return self.by_hand, self.where, self.before_norm, self.streams, self.order, self.scale, self.floor
 
     def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
         """Inserts the gates, unless they are there."""
@@ -42,6 +45,7 @@ class Gated(Method, ABC):
             model,
             example,
             where=self.where,
+            placement="before_norm" if self.before_norm else "exact",
             streams=self.streams,
             order=self.order,
             scale=self.scale,
@@ -54,6 +58,11 @@ class Gated(Method, ABC):
         return {name: gate.keep() for name, gate in hg.gates(model).items()}
 
     def small(self, model: nn.Module, example: Tensor) -> nn.Module:
-        """The compacted network; it checks itself against the gated one."""
-        with torch.autocast(example.device.type, enabled=False):
+        """The compacted network; it checks itself against the gated one.
+
+        Before BatchNorm it cannot be equal and would warn: there, accuracies before and after tell how far it is.
+        """
+        with torch.autocast(example.device.type, enabled=False), warnings.catch_warnings():
+            if self.before_norm:
+                warnings.simplefilter("ignore", hg.HeadgateWarning)
             return hg.compact(model, example)

@@ -119,11 +119,13 @@ def results(model: nn.Module, method: Method, full: int, test: Resident, example
     except hg.ArgumentError:
         return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
+    keep = list(method.keep(model).values())
     return {
         "accuracy": accuracy(small, test),
         "accuracy_before": before,
         "params": left,
         "pruned": 100 * (1 - left / full),
+        **({"pruned_channels": 100 * (1 - torch.cat(keep).float().mean().item())} if keep else {}),
         "dead": 0,
     }
 
@@ -131,6 +133,11 @@ def results(model: nn.Module, method: Method, full: int, test: Resident, example
 def half_cosine(epoch: int, epochs: int) -> float:
     """A rate's factor: from 1 at the first epoch down towards 0."""
     return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+
+
+def in_steps(epoch: int, epochs: int) -> float:
+    """A rate's factor: 1, a tenth from half of the epochs on, a hundredth for the last quarter."""
+    return 1.0 if 2 * epoch < epochs else 0.1 if 4 * epoch < 3 * epochs else 0.01
 
 
 def _full(recipe: Classification) -> int:

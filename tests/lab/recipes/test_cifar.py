@@ -31,14 +31,12 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_paper_s_sizes_are_all_there() -> None:
     found = cifar.recipes()
     assert len(set(found)) == len(found)
-    for network, dataset in cifar.SIZES:
-        printed = {
-            number.value
-            for number in PAPER["cifar"].numbers
-            if (number.setting["network"], number.setting["dataset"], number.metric) == (network, dataset, "params")
-        }
-        ours = {recipe.params for recipe in found if (recipe.network, recipe.dataset) == (network, dataset)}
-        assert ours == {*printed, None}
+    printed = {
+        (setting["network"], setting["dataset"], setting["strength"], number.value)
+        for number, setting in ((number, number.setting) for number in PAPER["cifar"].numbers)
+        if number.metric == "params"
+    }
+    assert printed == {(*key, strength, size) for key, sizes in cifar.TABLE.items() for strength, size in sizes.items()}
 
 
 def test_datasets_are_not_mixed() -> None:
@@ -49,13 +47,14 @@ def test_datasets_are_not_mixed() -> None:
 def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cifar.NETWORKS, "preresnet20", lambda classes, width: PreResNet(11, classes, width))
     full = sum(parameter.numel() for parameter in PreResNet(11).parameters())
-    kinds = [("ours", full // 3), ("narrower", full // 3), ("narrower", None)]
-    recipes = [Cifar("preresnet20", "cifar10", method, params) for method, params in kinds]  # type: ignore[arg-type]
+    kinds = [("paper", 0.3, None), ("ours", None, full // 3), ("narrower", None, full // 3), ("narrower", None, None)]
+    recipes = [Cifar("preresnet20", "cifar10", *kind) for kind in kinds]  # type: ignore[arg-type]
     jobs = [Job(replace(recipe, length=4, batch_size=4, reach=0.95, lr=0.01), 0) for recipe in recipes]
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
-    assert run(jobs, place, Lines(), together=3) == []
+    assert run(jobs, place, Lines(), together=4) == []
     found = {record["setting"]: record["metrics"]["final"] for record in read_runs(tmp_path, "cifar")}
     assert found["preresnet20 cifar10 dense"]["params"] == full
+    assert 0 <= found["preresnet20 cifar10 paper strength 0.3"]["pruned_channels"] < 100
     for method in ("ours", "narrower"):
         left = found[f"preresnet20 cifar10 {method} {full // 3:,} parameters"]
         assert 0.8 * (full // 3) < left["params"] <= full // 3
