@@ -24,7 +24,7 @@ from headgate_lab.recipes.experiment import Experiment
 
 FACTORS = (5, 10, 15, 20)
 # Ours. At the paper's strengths some runs end early, with a channel or two too many.
-STRENGTHS = {"linear": 0.02, "quadratic": 0.05, "neural": 0.1}
+STRENGTHS = {"linear": 0.02, "quadratic": 0.1, "neural": 0.1}
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def ours(problem: str, factors: int) -> Dimension:
         settings="ours",
         strength=STRENGTHS[problem],
         offset=1.0,
-        offset_lr=0.01 if problem != "neural" else 0.002,
+        offset_lr=0.01 if problem != "neural" else 0.001,
         search=0.75,
         floor=1,
     )
