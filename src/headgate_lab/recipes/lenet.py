@@ -1,6 +1,12 @@
 """LeNet-5 on MNIST (tab:mnist_dam_lenet): tanh, tanh with gradient noise, sine; and LeNet-5-Caffe.
 
-Not measured yet.
+Ours, on an H200. The paper's way, five seeds, closes fewer channels at a strength than the paper prints (13k
+parameters and 98.7 % at 0.05, printed: 7.0k and 98.16 %), is as accurate at equal size down to 4k, and dies at
+strengths of 0.4 (sine) or 1 (tanh) and more, where the paper prints 95 and 90 %. Budgets (sine five seeds, tanh two
+or three so far) are ahead of the uniformly narrower network at every size but one: of 1,000-parameter networks with
+sine one in five got stuck. They are ahead of the printed numbers with tanh, and behind them with sine from 1.9k
+parameters up. LeNet-5-Caffe without shifts errs on 1.4 % at 4k and 1.6 % at 2.8k parameters (three seeds), the
+narrower network on 1.8 and 2.1 %; with shifts it is not measured yet.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from torch import Tensor, nn
 
 from headgate_lab.data.images import Images
 from headgate_lab.data.mnist import NORMALISATION, mnist
+from headgate_lab.engine.job import later
 from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
@@ -50,6 +57,7 @@ class LeNet(Classification):
         settle: with "ours", the fraction of the epochs after which the offsets rest.
         gradient_noise: deviation of the noise on gradients, as a fraction of each gradient's root mean square (the
             paper says "5 %" and no more).
+        shift: the most pixels by which training images are moved at random.
     """
 
     experiment: ClassVar[str] = "lenet"
@@ -64,11 +72,13 @@ class LeNet(Classification):
     sgd_lr: float = 0.1
     offset_lr: float = 5e-3
     settle: float = 0.5
+    shift: int = later(0)
 
     @property
     def setting(self) -> str:
         """Network, what it activates with, the method and how much."""
         noise = f" noise {self.gradient_noise:g}" if self.gradient_noise else ""
+        noise += f" shift {self.shift}" if self.shift else ""
         much = f"strength {self.strength:g}" if self.strength is not None else f"{self.params:,} parameters"
         return f"{self.network} {self.activation}{noise} {self.method} {much}"
 
@@ -94,8 +104,8 @@ class LeNet(Classification):
         return Dam(self.strength, settle=settle, offset_lr=self.offset_lr, floor=1)
 
     def data(self) -> Data:
-        """MNIST as it is."""
-        return Data(digits_of_mnist(), NORMALISATION)
+        """MNIST, moved about or as it is."""
+        return Data(digits_of_mnist(), NORMALISATION, pad=self.shift)
 
     def optimization(self) -> Optimization:
         """Rates fall along a half cosine."""
@@ -129,8 +139,12 @@ def recipes() -> Sequence[LeNet]:
 
 
 def caffe(method: Literal["ours", "narrower"], params: int) -> LeNet:
-    """LeNet-5-Caffe at a size; trained longer, since what others print for it was."""
-    network = LeNet("lenet5-caffe", "relu", 0.0, method, None, params)
+    """LeNet-5-Caffe at a size; trained longer and on shifted digits, since what others print for it was.
+
+    Without shifts networks of 4,000 parameters learn their training images by heart (99.9 %) and err on 1.4 % of the
+    test images.
+    """
+    network = LeNet("lenet5-caffe", "relu", 0.0, method, None, params, shift=2)
     return replace(network, length=CAFFE_EPOCHS, batch_size=CAFFE_BATCH)
 
 

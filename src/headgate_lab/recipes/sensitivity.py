@@ -1,9 +1,12 @@
 """Appendix C: how the dimension found depends on learning rate, strength and initial offset.
 
-For each problem of Figure 3 two maps of dimension and loss at the end: learning rate (0.0001 to 0.1) against strength,
-and against initial offset; everything else as in the paper's settings of `dimension`. A map is one batched run, all
-cells on the same data from the same weights. The paper shows the maps as pictures, without numbers, and does not say
-for which r, nor which strengths and offsets: here r is 10. Ours are not measured yet.
+For each problem of Figure 3 two maps of dimension and loss at the end: learning rate (0.0001 to 0.1) against
+strength, and against initial offset; everything else as in the paper's settings of `dimension`. A map is one batched
+run, all cells on the same data from the same weights. The paper shows the maps as pictures, without numbers, and does
+not say for which r, nor which strengths and offsets: here r is 10. Ours (seed 0, an H200): at the problem's own
+learning rate the dimension is 10 (neural: 10 or 11) for strengths over two decades and for every initial offset. At a
+tenth of that rate or less the gate does not get there in the steps there are; far above it, or at strength 1, it
+closes too many channels or the training diverges.
 """
 
 from __future__ import annotations

@@ -34,6 +34,12 @@ class Runs:
         values = (record["metrics"]["final"].get(metric) for record in runs)
         return [value for value in values if value is not None]
 
+    def finals(self, one: str, other: str) -> tuple[list[Any], list[Any]]:
+        """What the runs ended with in two metrics, for the runs that have both."""
+        ends = [record["metrics"]["final"] for record in self.records]
+        both = [end for end in ends if end.get(one) is not None and end.get(other) is not None]
+        return [end[one] for end in both], [end[other] for end in both]
+
     def curves(self, metric: str) -> list[list[Any]]:
         """A metric of every epoch, by run, for the runs that have it."""
         columns = (record["metrics"]["epochs"].get(metric) for record in self.records)

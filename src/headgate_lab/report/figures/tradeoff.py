@@ -57,7 +57,7 @@ def draw(
             known = [group for group in alike if group.config.get(x) is not None]
             drawn |= points(axes, (([group.config[x]], group.final(y)) for group in known), color, label)
         else:
-            drawn |= points(axes, ((group.final(x), group.final(y)) for group in alike), color, label)
+            drawn |= points(axes, (group.finals(x, y) for group in alike), color, label)
         theirs = [
             ([{**where, **values}[x]], [values[y]])
             for where, values in printed(experiment)
