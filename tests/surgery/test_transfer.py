@@ -158,6 +158,22 @@ def test_parameters_of_others_stay() -> None:
     assert optimizer.param_groups[2]["params"] == [other]
 
 
+def test_the_state_has_the_memory_format_of_the_weights() -> None:
+    torch.manual_seed(0)
+    model = chain().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    gates, x = hg.insert_gates_(model, torch.randn(8, 2, 6, 6), floor=2), torch.randn(8, 2, 6, 6)
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.1), momentum=0.9)
+    step(model, optimizer, x)
+    with torch.no_grad():
+        gates["0"].offset.fill_(-2.0)
+    hg.bake_(model)
+    small = hg.compact(model)
+    hg.transfer_(optimizer, model, small)
+    for parameter in small.parameters():
+        assert optimizer.state[parameter]["momentum_buffer"].stride() == parameter.stride()
+    step(small, optimizer, x)
+
+
 def test_what_cannot_be_transferred_is_refused_and_nothing_has_changed() -> None:
     torch.manual_seed(0)
     model, x = chain().double(), images("chain")

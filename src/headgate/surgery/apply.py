@@ -99,20 +99,20 @@ def _cut_(model: nn.Module, cuts: tuple[Cut, ...]) -> None:
     for name, kept in axes.items():
         old = tensors[name]
         if id(old) not in done:
-            new = old
-            for axis, ranges in kept.items():
-                new = new.index_select(axis, indices_of(ranges).to(old.device))
-            done[id(old)] = _like(new, old)
+            new = sliced(old.detach(), {axis: indices_of(ranges) for axis, ranges in kept.items()})
+            done[id(old)] = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
         path, _, leaf = name.rpartition(".")
         _set_(modules[path], leaf, done[id(old)])
 
 
-def _like(tensor: Tensor, old: Tensor) -> Tensor:
-    """The new values as the old tensor was: a parameter if it was one, its memory format, its requires_grad."""
-    data = tensor.detach()
-    if old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last) and not old.is_contiguous():
-        data = data.contiguous(memory_format=torch.channels_last)
-    return nn.Parameter(data, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else data
+def sliced(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
+    """Only some indices of some axes, in the tensor's memory format."""
+    new = tensor
+    for axis, indices in kept.items():
+        new = new.index_select(axis, indices.to(tensor.device))
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+        new = new.contiguous(memory_format=torch.channels_last)
+    return new
 
 
 def _set_(module: nn.Module, leaf: str, tensor: Tensor) -> None:

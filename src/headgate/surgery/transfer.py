@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from headgate.bank import OFFSETS
 from headgate.errors import GateError, OptimizerError
 from headgate.gated import gates, unwrap
+from headgate.surgery.apply import sliced
 from headgate.surgery.recipe import RECIPE, Ranges, Recipe, indices_of, recipe_on
 
 # Their state, or what they do to a matrix, is not element by element.
@@ -130,6 +131,4 @@ def _cut(value: Any, like: Tensor, indices: Indices) -> Any:
             f"transfer_: the optimizer keeps a state of shape {tuple(value.shape)} for a parameter of shape "
             f"{tuple(like.shape)}, which is not element by element; make a new optimizer"
         )
-    for axis, chosen in indices.items():
-        value = value.index_select(axis, chosen.to(value.device))
-    return value.clone() if not indices else value
+    return sliced(value, indices) if indices else value.clone()
