@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
+import headgate as hg
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.methods.contract import Method
 
 EVALUATED_AT_ONCE = 2_000
+# How the names of the gates' tensors begin in a state dict.
+OF_GATES = "headgate_"
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class Optimization:
     weight_decay: float
     rate: Callable[[int, int], float]
     gradient_noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """The gates that a network had when it was made small: their part of its state, and the fraction they kept."""
+
+    gates: dict[str, Tensor]
+    kept: float
 
 
 class Network:
@@ -43,12 +54,16 @@ class Network:
         self.device = batches.place.device
         self.optimizer = _optimizer(how, method.groups(model), self.device)
         self.companion = method.companion(model, epochs * batches.steps)
+        self.at_rest: AtRest | None = None
         self.loss, self.correct = torch.zeros((2,), device=self.device).unbind(0)
         self.noise = torch.Generator(self.device).manual_seed(seed + 1)
         self.done = 0
 
     def begin_epoch(self) -> bool:
         """Prepares the next epoch; whether the step has become another one, so that it must be captured anew."""
+        shrinks = self.companion is not None and self.companion.settled
+        if shrinks:
+            self._go_on_small_()
         self.batches.shuffle_()
         self.loss.zero_()
         self.correct.zero_()
@@ -56,7 +71,7 @@ class Network:
         changed = self.method.on_epoch(self.model, self.done)
         self.model.train()
         self.done += 1
-        return changed
+        return changed or shrinks
 
     def step(self) -> None:
         """One training step on the next batch."""
@@ -78,11 +93,18 @@ class Network:
         return self.companion is not None and self.companion.step()
 
     def metrics(self) -> dict[str, float]:
-        """What the epoch came to, and the fraction of gated units that would stay; reads from the device."""
+        """What the epoch came to, and the fraction of gated units that stay; reads from the device."""
         steps, seen = self.batches.steps, self.batches.steps * self.batches.size
         found = {"loss": self.loss.item() / steps, "train_accuracy": 100 * self.correct.item() / seen}
+        kept = self.kept()
+        return found if kept is None else found | {"kept": kept}
+
+    def kept(self) -> float | None:
+        """The fraction of gated units that stay; None where there are no gates."""
+        if self.at_rest is not None:
+            return self.at_rest.kept
         keep = list(self.method.keep(self.model).values())
-        return found | ({"kept": torch.cat(keep).float().mean().item()} if keep else {})
+        return torch.cat(keep).float().mean().item() if keep else None
 
     def state_dict(self) -> dict[str, Any]:
         """Between epochs."""
@@ -90,6 +112,7 @@ class Network:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state_dict(),
+            "at_rest": None if self.at_rest is None else self.at_rest.gates,
             "companion": None if self.companion is None else self.companion.state_dict(),
             "noise": self.noise.get_state(),
             "done": self.done,
@@ -97,6 +120,9 @@ class Network:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
+        if state["at_rest"] is not None:
+            self.model.load_state_dict(state["at_rest"], strict=False)
+            self._go_on_small_()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.companion is not None:
@@ -104,6 +130,15 @@ class Network:
         self.batches.load_state_dict(state["batches"])
         self.noise.set_state(state["noise"].cpu())
         self.done = state["done"]
+
+    def _go_on_small_(self) -> None:
+        """Exchanges the network for the small one; the companion's work is done."""
+        data, kept = self.batches.data, self.kept()
+        assert kept is not None
+        gates = {name: value for name, value in self.model.state_dict().items() if name.startswith(OF_GATES)}
+        small = self.method.small(self.model, data.normalised(data.images[:2], torch.float32))
+        hg.transfer_(self.optimizer, self.model, small)
+        self.model, self.companion, self.at_rest = small, None, AtRest(gates, kept)
 
     @torch.no_grad()
     def _add_noise_(self) -> None:

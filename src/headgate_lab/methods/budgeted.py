@@ -20,11 +20,13 @@ class Budgeted(Gated):
         params: the parameters wanted.
         reach: the fraction of the training by which they are met.
         start: the fraction before which no gate moves.
+        train_on: whether the rest of the training goes on with the small network, which is faster.
     """
 
     params: int
     reach: float = 0.5
     start: float = 0.1
+    train_on: bool = False
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Weights, and offsets in a group of their own."""
@@ -32,14 +34,15 @@ class Budgeted(Gated):
 
     def companion(self, model: nn.Module, steps: int) -> Steered:
         """The budget."""
-        return Steered(hg.Budget(model, params=self.params, steps=steps, reach=self.reach, start=self.start))
+        budget = hg.Budget(model, params=self.params, steps=steps, reach=self.reach, start=self.start)
+        return Steered(budget, self.train_on)
 
 
 class Steered:
     """A budget as the companion of a network."""
 
-    def __init__(self, budget: hg.Budget) -> None:
-        self.budget = budget
+    def __init__(self, budget: hg.Budget, train_on: bool) -> None:
+        self.budget, self.train_on = budget, train_on
 
     def penalty(self) -> Tensor:
         """The budget's."""
@@ -53,6 +56,11 @@ class Steered:
         before = self.budget.stage
         self.budget.step()
         return before == "waiting" and self.budget.stage != "waiting"
+
+    @property
+    def settled(self) -> bool:
+        """Once the budget is met, its masks are in the weights."""
+        return self.train_on and self.budget.met
 
     def state_dict(self) -> dict[str, Any]:
         """The budget's."""

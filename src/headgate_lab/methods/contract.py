@@ -25,6 +25,10 @@ class Companion(Protocol):
     def step(self) -> bool:
         """Called after every step; whether the training step has become another one."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether the training may go on with the small network: what does not stay now will never matter again."""
+
     def state_dict(self) -> dict[str, Any]:
         """To be saved with the network."""
 

@@ -63,6 +63,7 @@ class Cifar(Classification):
             used AdaBelief for this table, which torch lacks; the schedule is that of its code). "ours": gates
             everywhere, closed by a budget. "narrower": the control.
         reach: with "ours", the fraction of the training by which the size is met.
+        train_on: with "ours", whether the rest of the training goes on with the small network.
     """
 
     experiment: ClassVar[str] = "cifar"
@@ -73,6 +74,7 @@ class Cifar(Classification):
     strength: float | None = None
     params: int | None = None
     reach: float = 0.5
+    train_on: bool = True
     lr: float = 0.1
     weight_decay: float = 5e-4
     length: int = field(default=100, kw_only=True)
@@ -114,7 +116,7 @@ class Cifar(Classification):
             )
         if self.method == "narrower" or self.params is None:
             return Narrower(self.params)
-        return Budgeted(self.params, reach=self.reach)
+        return Budgeted(self.params, reach=self.reach, train_on=self.train_on)
 
     def data(self) -> Data:
         """Shifted by up to 4 pixels and flipped."""

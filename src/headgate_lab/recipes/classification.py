@@ -102,30 +102,30 @@ class Classification(Recipe):
 
         def finish(number: int, network: Network) -> Metrics:
             recipe = recipes[number]
-            return results(network.model, recipe.pruning(), _full(recipe), test, example)
+            return results(network, _full(recipe), test, example)
 
         return SideBySide(networks, finish)
 
 
-def results(model: nn.Module, method: Method, full: int, test: Resident, example: Tensor) -> Metrics:
-    """Test accuracy and size, also against `full` parameters, of the network with everything closed removed.
+def results(network: Network, full: int, test: Resident, example: Tensor) -> Metrics:
+    """Test accuracy and size, also against `full` parameters, of the model with everything closed removed.
 
     A network with a layer of which nothing is left has died: it has no size.
     """
-    model.eval()
-    before = accuracy(model, test)
+    network.model.eval()
+    before = accuracy(network.model, test)
     try:
-        small = method.small(model, example)
+        small = network.method.small(network.model, example)
     except hg.ArgumentError:
         return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
-    keep = list(method.keep(model).values())
+    kept = network.kept()
     return {
         "accuracy": accuracy(small, test),
         "accuracy_before": before,
         "params": left,
         "pruned": 100 * (1 - left / full),
-        **({"pruned_channels": 100 * (1 - torch.cat(keep).float().mean().item())} if keep else {}),
+        **({} if kept is None else {"pruned_channels": 100 * (1 - kept)}),
         "dead": 0,
     }
 

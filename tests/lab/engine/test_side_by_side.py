@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "noise": {"method": GATED, "noise": 0.05},
     "dense": {"method": Narrower()},
     "budgeted": {"method": Budgeted(400, start=0.1, reach=0.9, floor=1), "batch": 2},
+    "budgeted, then small": {"method": Budgeted(400, start=0.1, reach=0.5, floor=1, train_on=True), "batch": 2},
 }
 
 
@@ -100,6 +101,25 @@ def test_noise_changes_the_training() -> None:
     for one in (still, noisy):
         SideBySide([one], lambda *unused: {}).epoch()
     assert not equal(weights(still), weights(noisy))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_going_on_small_is_the_same_training(kind: str) -> None:
+    ends = []
+    for train_on in (False, True):
+        method = Budgeted(400, start=0.1, reach=0.5, floor=1, train_on=train_on)
+        training = SideBySide([network(0, method, kind, batch=2)], lambda *unused: {})
+        metrics = [training.epoch()[0] for _ in range(EPOCHS)]
+        one = training.networks[0]
+        one.model.eval()
+        small = method.small(one.model, torch.zeros(2, 1, 6, 6))
+        assert (small is one.model) == train_on
+        ends.append((metrics, small.state_dict()))
+    (gated, theirs), (shrunk, ours) = ends
+    for a, b in zip(gated, shrunk, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
 
 
 class Replay:
