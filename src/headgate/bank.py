@@ -109,12 +109,15 @@ class Bank:
 
     @property
     def lowest(self) -> Tensor:
-        """The lowest offset of each gate that leaves its floor open, half a unit from the next one's closing."""
-        sizes, floors = self.numbers(SIZES), self.numbers(FLOORS)
-        # At floor 0 the half unit goes the other way: all closed, at -span.
-        open_units = (floors - 0.5).clamp_min(0).to(self.offset.dtype) + (1 - self.count_from) * (floors > 0)
-        lowest: Tensor = self.span * (open_units / sizes - 1)
-        return lowest
+        """The lowest offset of each gate that leaves its floor open."""
+        return self.offset_leaving(self.numbers(FLOORS))
+
+    def offset_leaving(self, units: Tensor) -> Tensor:
+        """The offset of each gate that leaves so many units open, half a unit from the next one's closing."""
+        # At 0 the half unit goes the other way: all closed, at -span.
+        open_units = (units - 0.5).clamp_min(0).to(self.offset.dtype) + (1 - self.count_from) * (units > 0)
+        offset: Tensor = self.span * (open_units / self.numbers(SIZES) - 1)
+        return offset
 
     def masks(self, gates: range, offset: Tensor | None = None) -> Tensor:
         """The masks of neighbouring gates laid end to end, differentiable in the offsets.

@@ -249,6 +249,29 @@ def test_a_step_captured_while_gates_closed_leaves_them_alone_once_they_rest(mon
     assert torch.equal(bank.masks(range(len(bank.gates))), masks)
 
 
+@pytest.mark.parametrize("option", [{"bake": False}, {"weigh": "mean"}], ids=str)
+def test_other_ways_meet_the_target_too(option: dict[str, Any]) -> None:
+    training = Training(params=0.3, **option)
+    training.run(STEPS)
+    budget = training.budget
+    assert budget.met and 0.9 * budget.target < budget.size <= budget.target
+    assert all(gate.frozen and bool(gate.baked) == ("bake" not in option) for gate in hg.status(training.model).gates)
+    small = hg.compact(training.model)
+    assert parameters(small) == budget.size
+    assert training.accuracy(small) > 0.6
+
+
+def test_weighing_saves_parameters_where_they_are() -> None:
+    left = {}
+    for weigh in ("savings", "mean"):
+        training = Training(params=0.3, weigh=weigh)
+        training.run(STEPS // 2)
+        left[weigh] = hg.status(training.model)
+    first = {weigh: status.gates[0].open for weigh, status in left.items()}
+    # The first layer of 16 channels holds 144 of 14,442 parameters.
+    assert first["savings"] > first["mean"]
+
+
 def test_the_schedule_wins_over_freeze() -> None:
     training = Training(params=0.3)
     hg.freeze_(training.model, False)
@@ -273,6 +296,7 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
     assert "no less than the full network" in bad(params=1.0)
     assert "no less than the full network" in bad(params=10**9)
     assert "params=0.001 asks for 14; with every gate at its floor" in bad(params=0.001)
+    assert "weigh='size' is unknown; use one of savings, mean" in bad(params=0.3, weigh="size")
     assert "params" in bad(params=-1)
     assert "params" in bad(params=float("nan"))
     assert "steps=0" in bad(params=0.3, steps=0)

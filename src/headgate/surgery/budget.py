@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,9 @@ FIRST_STRENGTH = 0.1
 GAIN, MOST = 2.0, 0.5
 
 
+Weigh: TypeAlias = Literal["savings", "mean"]
+
+
 @dataclass(frozen=True)
 class _Schedule:
     """Steps: the offsets move after `begin` and rest at `end` at the latest."""
@@ -65,6 +68,9 @@ class Budget:
         steps: how many steps the training has.
         reach: the fraction of the steps by which the target is met. After that the gates rest.
         start: the fraction of the steps before which no gate moves.
+        weigh: "savings" pushes each offset in proportion to what closing its next unit saves; "mean" all alike, as the
+            paper does.
+        bake: whether the masks move into the weights when the target is met. If not, they stay as they are then.
 
     Example:
         >>> import headgate
@@ -98,7 +104,12 @@ class Budget:
         steps: int,
         reach: float = 0.5,
         start: float = 0.1,
+        weigh: Weigh = "savings",
+        bake: bool = True,
     ) -> None:
+        if weigh not in get_args(Weigh):
+            raise ArgumentError(f"Budget: weigh={weigh!r} is unknown; use one of {', '.join(get_args(Weigh))}")
+        self._weigh, self._bake = weigh, bake
         root = unwrap(model)
         self._bank = _bank(root)
         self._of, wanted = _only_one({"params": params, "macs": macs, "channels": channels})
@@ -197,21 +208,25 @@ class Budget:
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self.full, self.target)
         self._strength.mul_((GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp())
-        # Units that close for one unit of offset, times what each of them saves.
-        weights = (savings * self._gauge.sizes).to(self._weights)
-        total = weights.sum()
-        self._weights.copy_(torch.where(total > 0, weights / total, self._weights))
+        if self._weigh == "savings":
+            # Units that close for one unit of offset, times what each of them saves.
+            weights = (savings * self._gauge.sizes).to(self._weights)
+            total = weights.sum()
+            self._weights.copy_(torch.where(total > 0, weights / total, self._weights))
         return size
 
     def _finish(self) -> None:
-        """Settles the last units, moves the masks into the weights, and lets the gates rest."""
+        """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
         self._gauge = self._gauge.on(self._bank.offset.device)
         settled = self._gauge.settled(self._gauge.kept(), self.target, self._smallest_open())
         self._size = self._gauge.size(settled)
-        opened = self._gauge.opened(settled)
-        bake_inserted_(self._bank)
-        # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
-        getattr(self._bank.root, OPEN).copy_(guarded(opened))
+        if self._bake:
+            bake_inserted_(self._bank)
+            # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
+            getattr(self._bank.root, OPEN).copy_(guarded(self._gauge.opened(settled)))
+        else:
+            now = self._gauge.kept()
+            self._bank.offset.copy_(torch.where(settled == now, self._bank.offset, self._bank.offset_leaving(settled)))
         self._strength.zero_()
         self.met, self._coming = True, None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -14,18 +14,18 @@ from headgate_lab.methods.gated import Gated
 
 @dataclass(frozen=True)
 class Budgeted(Gated):
-    """Gates that leave at most so many parameters.
+    """Gates that leave at most so many parameters. The options are those of `headgate.Budget`.
 
     Attributes:
         params: the parameters wanted.
-        reach: the fraction of the training by which they are met.
-        start: the fraction before which no gate moves.
         train_on: whether the rest of the training goes on with the small network, which is faster.
     """
 
     params: int
     reach: float = 0.5
     start: float = 0.1
+    weigh: Literal["savings", "mean"] = "savings"
+    bake: bool = True
     train_on: bool = False
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -34,33 +34,41 @@ class Budgeted(Gated):
 
     def companion(self, model: nn.Module, steps: int) -> Steered:
         """The budget."""
-        budget = hg.Budget(model, params=self.params, steps=steps, reach=self.reach, start=self.start)
-        return Steered(budget, self.train_on)
+        budget = hg.Budget(
+            model,
+            params=self.params,
+            steps=steps,
+            reach=self.reach,
+            start=self.start,
+            weigh=self.weigh,
+            bake=self.bake,
+        )
+        return Steered(budget, self)
 
 
 class Steered:
     """A budget as the companion of a network."""
 
-    def __init__(self, budget: hg.Budget, train_on: bool) -> None:
-        self.budget, self.train_on = budget, train_on
+    def __init__(self, budget: hg.Budget, method: Budgeted) -> None:
+        self.budget, self.method = budget, method
 
     def penalty(self) -> Tensor:
         """The budget's."""
         return self.budget.penalty()
 
     def step(self) -> bool:
-        """Steers; the training step becomes another one when gates begin to move.
+        """Steers; the training step becomes another one when gates begin to move and when they come to rest.
 
-        When they come to rest it does not: from then on a captured step leaves them alone by itself.
+        Not in the latter case if they are baked: a captured step leaves baked gates alone by itself.
         """
         before = self.budget.stage
         self.budget.step()
-        return before == "waiting" and self.budget.stage != "waiting"
+        return before != self.budget.stage and (before == "waiting" or not self.method.bake)
 
     @property
     def settled(self) -> bool:
         """Once the budget is met, its masks are in the weights."""
-        return self.train_on and self.budget.met
+        return self.method.train_on and self.budget.met
 
     def state_dict(self) -> dict[str, Any]:
         """The budget's."""

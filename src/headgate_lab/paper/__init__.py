@@ -24,6 +24,7 @@ PAPER: dict[str, Part] = {
     "cifar": Part("VGG and PreResNets on CIFAR", "Appendix E.2, tab:cifar", CIFAR),
     "cka": Part("How alike the features of a pruned layer are", "Appendix E.3, tab:cka", CKA),
     "tinyimagenet": Part("PreResNet-164 on TinyImageNet", "Appendix E.4, tab:tinyimagenet", TINYIMAGENET),
-    # The paper has no experiment on it: nothing is printed.
+    # The paper has no experiments on these: nothing is printed.
     "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
+    "budget": Part("What a budget is made of", "not in the paper", ()),
 }
