@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headgate.arguments import true_or_false, whole_number
+from headgate.channels.running import not_running
 from headgate.channels.trace import Example
 from headgate.count import count
 from headgate.errors import ArgumentError
@@ -116,9 +118,11 @@ def cost(model: nn.Module, example: Any, *, trace: bool = True, latency: bool = 
         peak activation bytes  480
 
     Raises:
+        ArgumentError: an argument that cannot be, by name, or an example that the model does not run on.
         TraceError: torch.export cannot trace the model, or sizes in it depend on values.
     """
-    if repeats < 2:
+    trace, latency = true_or_false("cost: trace", trace), true_or_false("cost: latency", latency)
+    if (repeats := whole_number("cost: repeats", repeats)) < 2:
         raise ArgumentError(f"cost: repeats={repeats} has no spread; use at least 2")
     root, given = unwrap(model), Example.of(example)
     parameters = list(root.parameters())
@@ -144,16 +148,20 @@ def _runnable(model: nn.Module) -> nn.Module:
 
 def _latency(model: nn.Module, example: Example, repeats: int) -> Latency:
     inputs = [leaf for leaf in tree_leaves((example.args, example.kwargs)) if isinstance(leaf, Tensor)]
+    given = example.fresh()
     device = next((tensor.device for tensor in (*model.parameters(), *inputs)), torch.device("cpu"))
     batch = next((tensor.shape[0] for tensor in inputs if tensor.dim() > 0), None)
 
     def run() -> None:
-        model(*example.args, **example.kwargs)
+        model(*given.args, **given.kwargs)
 
     clock = _time_on_cuda if device.type == "cuda" else _time_on_host
     with evaluating(model), torch.inference_mode():
-        for _ in range(WARM_UP):
-            run()
+        try:
+            for _ in range(WARM_UP):
+                run()
+        except Exception as error:
+            raise not_running(model, example, "cost", error) from error
         times = [clock(run, device) for _ in range(repeats)]
     low, median, high = statistics.quantiles(times, n=4, method="inclusive")
     return Latency(median, high - low, str(device), batch)

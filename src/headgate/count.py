@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from headgate.channels.rules.step import module_paths
+from headgate.channels.running import first_calls
 from headgate.channels.trace import Example, aliases, export
 from headgate.errors import TraceError
 from headgate.macs import RULES, Arguments, elements
@@ -51,14 +52,14 @@ def count(model: nn.Module, example: Example, operation: str) -> Count:
     """Exports the model in evaluation mode and counts.
 
     Raises:
+        ArgumentError: the model does not run on the example.
         TraceError: torch.export cannot trace the model, or sizes in it depend on values; names model and reason.
     """
     try:
-        program = export(model, example, training=False)
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0][:300] if lines else 'no reason given'}"
-        raise TraceError(f"{operation}: torch.export cannot trace {type(model).__name__}: {reason}") from error
+        program = export(model, example, training=False, operation=operation)
+    except TraceError:
+        first_calls(model, example, operation)
+        raise
     unknown = _unknown_size(program)
     if unknown is not None:
         raise TraceError(

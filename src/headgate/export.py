@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headgate.channels.running import first_calls, not_running
 from headgate.channels.trace import Example
-from headgate.errors import ArgumentError, ExportError, GateError, MissingPackageError
+from headgate.errors import ExportError, GateError, MissingPackageError
 from headgate.files import whole_file
 from headgate.gated import gates, unwrap
 from headgate.surgery.compact import evaluating
@@ -44,6 +45,7 @@ def export_onnx(
         None where onnxruntime is not installed and nothing could be checked.
 
     Raises:
+        ArgumentError: the model does not run on the example.
         GateError: the model still has gates.
         MissingPackageError: onnx or onnxscript is not installed; `pip install 'headgate[export]'`.
         ExportError: the model cannot be exported, or onnxruntime does not run the file or gives other outputs (by more
@@ -80,7 +82,7 @@ def _in_order(root: nn.Module, example: Example) -> Example:
     try:
         bound = inspect.signature(root.forward).bind(*example.args, **example.kwargs)
     except TypeError as error:
-        raise ArgumentError(f"export_onnx: {type(root).__name__} cannot be called with the example: {error}") from None
+        raise not_running(root, example, "export_onnx", error) from None
     return Example(bound.args, bound.kwargs)
 
 
@@ -92,6 +94,7 @@ def _exported(root: nn.Module, example: Example, dynamic_shapes: Any) -> torch.o
                 root, example.args, kwargs=example.kwargs, dynamic_shapes=dynamic_shapes, dynamo=True, verbose=False
             )
         except Exception as error:
+            first_calls(root, example, "export_onnx")
             raise ExportError(f"export_onnx: {type(root).__name__} cannot be exported: {error}") from error
     assert program is not None
     return program

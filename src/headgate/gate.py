@@ -135,9 +135,11 @@ class Gate(nn.Module):
                 "set the gate's dim to the axis that carries its units"
             )
         if x.shape[self.dim] != self.n:
+            there = x.shape[self.dim]
             raise ShapeError(
                 f"Gate({self.extra_repr()}) masks {self.n} units along dim {self.dim}, but got a tensor of shape "
-                f"{tuple(x.shape)}, which has {x.shape[self.dim]} there"
+                f"{tuple(x.shape)}, which has {there} there; use n={there}, or set the gate's dim to the axis that "
+                f"carries its {self.n} units"
             )
         if not (x.is_floating_point() or x.is_complex()):
             raise ShapeError(f"Gate({self.extra_repr()}) got a tensor of {x.dtype}; a mask needs floating point")

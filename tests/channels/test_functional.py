@@ -89,7 +89,9 @@ def overwrites_its_input(net: Net, x: Tensor) -> Tensor:
 def test_a_write_that_others_can_see_is_left_to_torch(run: Callable[[Net, Tensor], Tensor]) -> None:
     net = Net(run, stem=conv(3, 8), head=conv(8, 4)).eval()
     assert not glanced_at(net)
-    names = {str(node.target) for node in export(net, Example.of(images()), training=False).graph.nodes}
+    names = {
+        str(node.target) for node in export(net, Example.of(images()), training=False, operation="test").graph.nodes
+    }
     assert not any(name.split(".")[1:2] and name.split(".")[1].endswith("_") for name in names)
 
 
@@ -97,7 +99,7 @@ def test_what_is_read_after_a_write_is_what_was_written() -> None:
     net = Net(overwrites_what_is_read_later, stem=conv(3, 8), head=conv(8, 4))
     (total,) = (
         node
-        for node in export(net, Example.of(images()), training=False).graph.nodes
+        for node in export(net, Example.of(images()), training=False, operation="test").graph.nodes
         if str(node.target) == "aten.add.Tensor"
     )
     assert {str(argument.target) for argument in total.args} == {"aten.relu.default"}

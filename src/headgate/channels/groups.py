@@ -31,6 +31,7 @@ from headgate.channels.readers import Reader, found_readers
 from headgate.channels.rules.step import MADE
 from headgate.channels.trace import Example, Walk, aliases
 from headgate.channels.values import Origin
+from headgate.errors import ArgumentError
 
 # The unit of an index that must stay.
 STAYS = -1
@@ -173,21 +174,28 @@ def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Pla
             stream has; entries that cannot are among what stays.
 
     Raises:
-        ArgumentError: `readers` is neither True nor False.
+        ArgumentError: `model` is no module, it does not run on the example, or `readers` is neither True nor False.
+        ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
         TraceError: `torch.export` can trace neither the model nor a part of it.
     """
-    readers = true_or_false("readers", readers)
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"find_groups: a model must be a torch.nn.Module, not {type(model).__name__}")
+    return analysed(model, Example.of(example), true_or_false("readers", readers), "find_groups")
+
+
+def analysed(model: nn.Module, example: Example, readers: bool, operation: str) -> Plan:
+    """The plan of a model, in the name of the operation that needs it."""
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
     views: list[View] = []
-    programs = list(graphs(model, Example.of(example)))
-    for program in programs:
-        walk = Walk(ledger, names, parameters, widths)
-        walk.run(program)
+    found = list(graphs(model, example, operation))
+    for graph in found:
+        walk = Walk(ledger, names, parameters, widths, part=graph.part)
+        walk.run(graph.program)
         if readers:
-            views.append(view_of(program, walk, model))
-    return with_inner(plan_of(ledger.solve(), widths, names, views), model, programs)
+            views.append(view_of(graph.program, walk, model))
+    return with_inner(plan_of(ledger.solve(), widths, names, views), model, [graph.program for graph in found])
 
 
 def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]) -> Plan:

@@ -6,76 +6,67 @@ goes into a part and what comes out of it stays.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from headgate.channels.running import first_calls
 from headgate.channels.trace import Example, export, uses_everything
 from headgate.errors import TraceError
 
 
-def graphs(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
+@dataclass(frozen=True)
+class Graph:
+    """A traced model, or the part of one at the path `part`."""
+
+    program: ExportedProgram
+    part: str = ""
+
+
+def graphs(model: nn.Module, example: Example, operation: str) -> Iterator[Graph]:
     """The graphs of the model in both modes or, where it cannot be traced, those of its largest parts that can.
 
     Raises:
+        ArgumentError: the model does not even run on the example.
+        ShapeError: nor does a gate that was placed by hand, by its path.
         TraceError: not even a part can be traced.
     """
     try:
-        yield from list(views(model, example))
-    except TraceError as whole:
-        found = False
-        for program in _of_parts(model, "", _first_calls(model, example, whole)):
-            found = True
-            yield program
+        programs = list(views(model, example, operation))
+    except TraceError:
+        found = list(_of_parts(model, "", first_calls(model, example, operation)))
         if not found:
             raise
+        yield from found
+    else:
+        yield from map(Graph, programs)
 
 
-def views(model: nn.Module, example: Example) -> Iterator[ExportedProgram]:
+def views(model: nn.Module, example: Example, operation: str) -> Iterator[ExportedProgram]:
     """Both modes. Where training cannot be traced, evaluation alone will do if it uses every parameter."""
-    evaluation = export(model, example, training=False)
+    evaluation = export(model, example, training=False, operation=operation)
     try:
-        yield export(model, example, training=True)
+        yield export(model, example, training=True, operation=operation)
     except TraceError:
         if not uses_everything(evaluation, model):
             raise
     yield evaluation
 
 
-def _first_calls(model: nn.Module, example: Example, whole: TraceError) -> dict[str, Example]:
-    """What each submodule is first called with when the model runs on the example."""
-    calls: dict[str, Example] = {}
-
-    def note(path: str) -> Any:
-        return lambda module, args, kwargs: calls.setdefault(path, Example(args, kwargs)) and None
-
-    try:
-        twin = copy.deepcopy(model).eval()
-        for path, module in twin.named_modules():
-            module.register_forward_pre_hook(note(path), with_kwargs=True)
-        with torch.no_grad():
-            twin(*example.args, **example.kwargs)
-    except Exception as error:
-        raise whole from error
-    return calls
-
-
-def _of_parts(module: nn.Module, path: str, calls: dict[str, Example]) -> Iterator[ExportedProgram]:
+def _of_parts(module: nn.Module, path: str, calls: dict[str, Example]) -> Iterator[Graph]:
     for name, child in module.named_children():
         below = f"{path}.{name}" if path else name
         if below not in calls or next(child.parameters(), None) is None:
             yield from _of_parts(child, below, calls)
             continue
         try:
-            programs = list(views(child, calls[below]))
+            programs = list(views(child, calls[below], below))
         except TraceError:
             yield from _of_parts(child, below, calls)
         else:
-            yield from (_renamed(program, below) for program in programs)
+            yield from (Graph(_renamed(program, below), below) for program in programs)
 
 
 def _renamed(program: ExportedProgram, prefix: str) -> ExportedProgram:

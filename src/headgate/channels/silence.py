@@ -20,9 +20,9 @@ from torch.fx import Node
 
 from headgate.channels.groups import STAYS, Plan, plan_of, with_inner
 from headgate.channels.ledger import Ledger, Obstacle, Solution
-from headgate.channels.parts import graphs, views
+from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.rules import contraction, einsum
-from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of
+from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of, returned_by
 from headgate.channels.values import Value, as_vector
 
 _CURVES = (
@@ -75,7 +75,7 @@ class Silence:
     ends: Mapping[str, str]
 
 
-def find_silence(model: nn.Module, example: Any, zeros: Mapping[str, Tensor], narrow: bool = False) -> Silence:
+def find_silence(model: nn.Module, example: Example, zeros: Mapping[str, Tensor], narrow: bool = False) -> Silence:
     """Which units can go since `zeros` (by name of a vector, True where it is zero) silences them for all readers.
 
     With `narrow`, units that the model returns may go as well.
@@ -83,14 +83,14 @@ def find_silence(model: nn.Module, example: Any, zeros: Mapping[str, Tensor], na
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
-    walks: list[tuple[Walk, ExportedProgram]] = []
-    given = Example.of(example)
+    walks: list[tuple[Walk, Graph]] = []
     # What comes out of a mere part of the model must stay.
-    for program in views(model, given) if narrow else graphs(model, given):
-        walks.append((Walk(ledger, names, parameters, widths, narrow), program))
-        walks[-1][0].run(program)
+    found = map(Graph, views(model, example, "compact")) if narrow else graphs(model, example, "compact")
+    for graph in found:
+        walks.append((Walk(ledger, names, parameters, widths, narrow, graph.part), graph))
+        walks[-1][0].run(graph.program)
     solution = ledger.solve()
-    plan = with_inner(plan_of(solution, widths, names), model, [program for _, program in walks])
+    plan = with_inner(plan_of(solution, widths, names), model, [graph.program for _, graph in walks])
     numbers = _numbers(plan, solution)
     start = {
         names[name]: frozenset(solution.axes[names[name], 0][closed].tolist())
@@ -98,8 +98,8 @@ def find_silence(model: nn.Module, example: Any, zeros: Mapping[str, Tensor], na
         if (names[name], 0) in solution.axes
     }
     following = _Following(solution, parameters, start)
-    for walk, program in walks:
-        following.run(walk.values, program)
+    for walk, graph in walks:
+        following.run(walk.values, graph)
     closed = {numbers[root] for roots in start.values() for root in roots if root in numbers}
     exposed = {numbers[root]: why for root, why in following.exposed.items() if root in numbers}
     silent = torch.zeros(plan.size, dtype=torch.bool)
@@ -119,11 +119,11 @@ def _numbers(plan: Plan, solution: Solution) -> dict[int, int]:
 
 
 def _returned(
-    walk: tuple[Walk, ExportedProgram], solution: Solution, numbers: dict[int, int]
+    walk: tuple[Walk, Graph], solution: Solution, numbers: dict[int, int]
 ) -> tuple[dict[int, tuple[int, ...]], ...]:
     """For every tensor that the last walk's graph returns, the plan's units along each axis that has some."""
     found = []
-    for node in _outputs(walk[1]):
+    for node in _outputs(walk[1].program):
         value = walk[0].values.get(node) if isinstance(node, Node) else None
         fields = {dim: value.field_on(dim) for dim in range(value.ndim)} if isinstance(value, Value) else {}
         axes = {}
@@ -151,10 +151,10 @@ class _Following:
         self.exposed: dict[int, Obstacle] = {}
         self.ends: dict[str, str] = {}
 
-    def run(self, values: Mapping[Node, Any], program: ExportedProgram) -> None:
+    def run(self, values: Mapping[Node, Any], graph: Graph) -> None:
         """Walks one graph; `values` is what an earlier walk found out about its nodes."""
         zeros: dict[Node, Units] = {}
-        for node in program.graph.nodes:
+        for node in graph.program.graph.nodes:
             if node.op == "placeholder":
                 value = values.get(node)
                 zeros[node] = self._start.get(getattr(value, "source", None) or "", _NONE)
@@ -163,9 +163,9 @@ class _Following:
                 zeros[node] = self._after(node, values, zeros)
                 self._note_losses(node, values, zeros)
                 self._note_end(node, values)
-        for node in _outputs(program):
+        for node in _outputs(graph.program):
             if isinstance(node, Node):
-                self._expose(node, values, zeros, Obstacle(path_of(node), "output", "the model returns it"))
+                self._expose(node, values, zeros, returned_by(node, graph.part))
 
     def _carried(self, value: Any) -> Units:
         parts = value if isinstance(value, tuple) else (value,)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._pytree import tree_map
 
 from headgate.channels.functional import without_writes
 from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
@@ -58,6 +59,14 @@ class Example:
             return Example((), dict(example))
         return Example(tuple(example) if isinstance(example, (tuple, list)) else (example,), {})
 
+    def fresh(self) -> Example:
+        """The same with tensors of its own: a model's code may write into what it is given."""
+
+        def cloned(leaf: Any) -> Any:
+            return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+        return Example(tree_map(cloned, self.args), tree_map(cloned, self.kwargs))
+
 
 def aliases(model: nn.Module) -> dict[str, str]:
     """Every parameter, buffer and tensor attribute with the first name of the same tensor: ties go by identity."""
@@ -81,7 +90,7 @@ def with_same_tensors(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
-def export(model: nn.Module, example: Example, training: bool) -> ExportedProgram:
+def export(model: nn.Module, example: Example, training: bool, operation: str) -> ExportedProgram:
     """The model as a functional ATen graph, in one mode. The model itself is left as it was.
 
     Raises:
@@ -100,7 +109,7 @@ def export(model: nn.Module, example: Example, training: bool) -> ExportedProgra
         mode = "training" if training else "evaluation"
         first = (str(error).strip().splitlines() or [""])[0]
         raise TraceError(
-            f"find_groups: torch.export cannot trace {type(model).__name__} in {mode} mode "
+            f"{operation}: torch.export cannot trace {type(model).__name__} in {mode} mode "
             f"({type(error).__name__}: {first})"
         ) from error
 
@@ -132,7 +141,8 @@ def _without_logging() -> Iterator[None]:
 class Walk:
     """Carries values through one exported graph, writing entries into a ledger shared by several walks.
 
-    `values` holds what is known of every node. With `narrow`, what the model returns may lose channels too.
+    `values` holds what is known of every node. With `narrow`, what the model returns may lose channels too. `part` is
+    the path of what was traced, if that is not the whole model.
     """
 
     def __init__(
@@ -142,11 +152,13 @@ class Walk:
         parameters: frozenset[str],
         widths: dict[str, Tensor],
         narrow: bool = False,
+        part: str = "",
     ) -> None:
         self._ledger = ledger
         self._parameters = parameters
         self._widths = widths
         self._narrow = narrow
+        self._part = part
         self.names = names
         self.values: dict[torch.fx.Node, Any] = {}
         # The bit of each layer in histories, and the own layers of every residual branch.
@@ -246,7 +258,7 @@ class Walk:
         if spec.kind is OutputKind.BUFFER_MUTATION:
             self._overwritten(self.names.get(spec.target, spec.target), value)
             return
-        obstacle = Obstacle(path_of(node), "output", "the model returns it")
+        obstacle = returned_by(node, self._part)
         for field in value.fields:
             if self._narrow:
                 # Whoever calls the model reads it.
@@ -264,6 +276,13 @@ class Walk:
                     self._ledger.stay(mine, obstacle)
                 else:
                     self._ledger.join(on_axis(mine, axis, value.ndim), theirs, obstacle)
+
+
+def returned_by(node: torch.fx.Node, part: str) -> Obstacle:
+    """Why channels stay that the model returns, or a part of it that was traced alone."""
+    if not part:
+        return Obstacle(path_of(node), "output", "the model returns it")
+    return Obstacle(path_of(node), "border", f"{part} returns it to code that torch.export cannot trace")
 
 
 def _shape(result: Any) -> tuple[int, ...] | None:

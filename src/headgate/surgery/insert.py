@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
-from headgate.channels.groups import Axis, Branch, Group, Plan, find_groups
+from headgate.channels.groups import Axis, Branch, Group, Plan, analysed
 from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
@@ -89,15 +89,17 @@ def insert_gates_(
             constant, and `compact`, which drops it, warns and says by how much the outputs differ.
 
     Raises:
-        ArgumentError: an argument that cannot be, by name.
+        ArgumentError: an argument that cannot be, by name, or an example that the model does not run on.
         GateError: the model is wrapped, has inserted gates already, or nothing in it can be removed. It is as it was.
+        ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
+        TraceError: `torch.export` can trace neither the model nor a part of it.
     """
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
     streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
     _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
-    plan = proven(model, given, writable(model, find_groups(model, given, readers=readers)))
+    plan = proven(model, given, writable(model, analysed(model, given, readers, "insert_gates_")))
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")

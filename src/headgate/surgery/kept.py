@@ -89,8 +89,8 @@ def parameter_sizes(root: nn.Module, plan: Plan) -> Sizes:
 
 
 def call_sizes(root: nn.Module, insertion: Insertion, example: Example | None) -> Sizes | None:
-    """What states of the gates leave of its multiply-accumulates on an example, if its parameters tell them."""
-    return _work(root, insertion if example is None else replace(insertion, example=example)).sizes
+    """For a `Budget`: what states of the gates leave of the work on an example, if the parameters tell it."""
+    return _work(root, insertion if example is None else replace(insertion, example=example), "Budget").sizes
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,16 @@ _KNOWN: WeakKeyDictionary[nn.Module, _Work] = WeakKeyDictionary()
 def _of_macs(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor]) -> float:
     work = _KNOWN.get(root)
     if work is None or work.insertion is not insertion:
-        work = _KNOWN[root] = _work(root, insertion)
+        work = _KNOWN[root] = _work(root, insertion, "kept")
     if not work.macs:
         raise GateError(f"kept: of='macs': {type(root).__name__} does no multiply-accumulates on its example")
     left = work.left(units)
     return (_macs_after(root, insertion, units) if left is None else left) / work.macs
 
 
-def _work(root: nn.Module, insertion: Insertion) -> _Work:
+def _work(root: nn.Module, insertion: Insertion, operation: str) -> _Work:
     dense = _without_gates(root)
-    counted = count(dense, insertion.example, "kept")
+    counted = count(dense, insertion.example, operation)
     calls = [call for call in counted.calls if call.macs]
     if not all(call.weights for call in calls):
         return _Work(insertion, counted.macs, None)

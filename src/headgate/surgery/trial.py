@@ -175,9 +175,10 @@ def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
 
 
 def run_in_double(model: nn.Module, example: Example) -> Any:
-    """What the model returns; tensors that its code makes are float64 too."""
+    """What the model returns on tensors of its own; those that its code makes are float64 too."""
+    given = example.fresh()
     with torch.no_grad(), made_in_double():
-        return model(*example.args, **example.kwargs)
+        return model(*given.args, **given.kwargs)
 
 
 @contextmanager
