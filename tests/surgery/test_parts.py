@@ -65,3 +65,33 @@ def test_the_whole_stays_exact():
 def test_where_not_even_a_part_can_be_traced_the_reason_is_given():
     with pytest.raises(hg.TraceError, match="Hopeless"):
         hg.find_groups(Hopeless(), torch.randn(2, 3))
+
+
+def test_what_leaves_a_part_stays_for_the_reason_that_holds():
+    plan = hg.find_groups(Chooser(), torch.randn(4, 3, 6, 6))
+    reasons = {axis: set(map(str, refusal.obstacles)) for refusal in plan.refusals for axis in refusal.axes}
+    words = "returns it to code that torch.export cannot trace"
+    assert reasons["backbone.deep.second.weight", 0] == {f"backbone.deep.second: border: backbone.deep {words}"}
+    assert reasons["head.2.weight", 0] == {f"head.2: border: head {words}"}
+
+
+class GatedPart(Chooser):
+    """A gate placed by hand where a part ends: what reads its channels is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone["deep"] = nn.Sequential(Part(), hg.Gate(6, offset=-2.3))
+
+
+def test_a_gate_at_the_border_of_a_part_is_refused_for_that_reason():
+    torch.manual_seed(0)
+    model, example = GatedPart().double().eval(), torch.randn(4, 3, 6, 6, dtype=torch.float64)
+    with pytest.raises(hg.GateError, match=r"gate 'backbone.deep.1': .*backbone.deep returns it to code that"):
+        hg.compact(model, example)
+    small = hg.compact(model, example, unremovable="scale")
+    torch.testing.assert_close(small(example), model(example), rtol=1e-12, atol=1e-12)
+
+
+def test_an_example_that_does_not_fit_is_no_fault_of_the_tracer():
+    with pytest.raises(hg.ArgumentError, match=r"find_groups: Chooser does not run .* module 'backbone.deep.first'"):
+        hg.find_groups(Chooser(), torch.randn(4, 2, 6, 6))
