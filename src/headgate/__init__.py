@@ -4,7 +4,7 @@ A gate learns one number, its offset, that decides how many units of a layer sta
 """
 
 from headgate.bank import InsertedGate
-from headgate.channels.groups import Branch, Group, Plan, find_groups
+from headgate.channels.groups import Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.cost import Cost, cost
 from headgate.errors import (
@@ -31,6 +31,7 @@ from headgate.surgery.budget import Budget
 from headgate.surgery.compact import compact, remove_gates_
 from headgate.surgery.insert import insert_gates_
 from headgate.surgery.kept import kept
+from headgate.surgery.planning import find_groups
 from headgate.surgery.shrink import shrink
 from headgate.surgery.transfer import transfer_
 

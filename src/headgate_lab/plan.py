@@ -35,7 +35,7 @@ def plan_of(spec: str, shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -
         example = tuple(made_up(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
         _try_out(model, example)
         try:
-            return model, hg.find_groups(model, example)
+            return model, hg.find_groups(model, example, readers=True)
         except hg.HeadgateError as error:
             raise PlanError(f"{type(model).__name__} cannot be analysed: {_one_line(error)}") from error
 
@@ -68,7 +68,10 @@ def made_up(shape: Sequence[int], dtype: str) -> Tensor:
 
 
 def as_json(plan: hg.Plan) -> str:
-    """The plan as JSON: groups, branches, and what stays and why; a tensor's axis is [name, axis]."""
+    """The plan as JSON: groups, branches, readers, and what stays and why; a tensor's axis is [name, axis].
+
+    A branch is written into groups by name, null for channels that stay; so is what a reader reads from.
+    """
     return json.dumps(
         {
             "groups": [
@@ -82,7 +85,12 @@ def as_json(plan: hg.Plan) -> str:
                 for group in plan.groups
             ],
             "branches": [
-                {"name": branch.name, "units": branch.size, "written_into": branch.group} for branch in plan.branches
+                {"name": branch.name, "units": branch.size, "written_into": list(plan.written_into(branch))}
+                for branch in plan.branches
+            ],
+            "readers": [
+                {"name": reader.name, "units": reader.size, "reads_from": reader.group, "through": _axes(reader.masked)}
+                for reader in plan.readers
             ],
             "stays": [
                 {
@@ -105,7 +113,8 @@ def as_text(model: nn.Module, plan: hg.Plan) -> str:
     streams = sum(group.stream for group in plan.groups)
     return (
         f"{type(model).__name__}: {plan.size:,} removable channels; groups: {len(plan.groups)} "
-        f"({streams} of them residual streams), residual branches: {len(plan.branches)}\n\n{plan}"
+        f"({streams} of them residual streams), residual branches: {len(plan.branches)}, "
+        f"their entries (readers=True): {len(plan.readers)}\n\n{plan}"
     )
 
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headgate.channels import functional
-from headgate.channels.groups import Plan, find_groups
+from headgate.channels.groups import Plan
 from headgate.channels.trace import Example, export
+from headgate.surgery.planning import find_groups
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from tests.toys import Net, conv, images

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.channels.groups import STAYS, find_groups
+from headgate.channels.groups import STAYS
 from headgate.errors import TraceError
+from headgate.surgery.planning import find_groups
 
 PRINTED = """\
 group  units  written by        read by
@@ -62,3 +65,38 @@ def test_a_model_that_cannot_be_traced_is_refused_by_name(capfd: pytest.CaptureF
     with pytest.raises(TraceError, match=r"torch\.export cannot trace Untraceable in evaluation mode"):
         find_groups(Untraceable(), torch.randn(2, 5))
     assert len(capfd.readouterr().err) < 200
+
+
+class Joined(nn.Module):
+    """A branch that is added to two groups side by side, and to channels that stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.branch = nn.Linear(5, 6), nn.Linear(5, 7), nn.Linear(18, 18)
+        self.last = nn.Linear(18, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = torch.cat([self.left(x), x, self.right(x)], 1)
+        return self.last(stream + self.branch(stream))
+
+
+def test_a_branch_that_writes_into_several_groups_is_printed_with_all_of_them():
+    plan = find_groups(Joined(), torch.randn(2, 5))
+    (branch,) = plan.branches
+    assert branch.group is None
+    assert plan.written_into(branch) == ("left", None, "right")
+    assert re.search(r"branch:write +18 +left, channels that stay, right$", str(plan), re.MULTILINE)
+
+
+class Counting(nn.Sequential):
+    """Its code looks at a number of channels, which only a trial can tell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self[0](x)
+        return self[1](hidden / hidden.shape[1])
+
+
+def test_what_fails_in_the_trial_is_no_group():
+    plan = find_groups(Counting(nn.Linear(5, 8), nn.Linear(8, 3)), torch.randn(2, 5))
+    assert plan.groups == ()
+    assert "0: trial: outputs differ by" in str(plan)

@@ -34,6 +34,26 @@ class Untraceable(nn.Linear):
     def forward(self, x):
         return super().forward(x) if x.sum() > 0 else x[:, :2]
 
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.branch, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = super().forward(x)
+        x = x + self.branch(x)
+        return self.last(x / x.shape[1])
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first, self.second, self.last = (nn.Linear(8, n) for n in (8, 6, 8, 2))
+        self.second = nn.Linear(6, 8)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.last((x + self.second(self.first(x).relu())).relu())
+
 class Inner:
     Net = Net
 
@@ -65,7 +85,10 @@ def test_it_prints_the_plan_and_nothing_else(factory: str, capsys: pytest.Captur
     assert main(["plan", f"nets_of_mine:{factory}", "--input", "2,8"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert lines[0] == "Net: 16 removable channels; groups: 1 (0 of them residual streams), residual branches: 0"
+    assert lines[0] == (
+        "Net: 16 removable channels; groups: 1 (0 of them residual streams), residual branches: 0, "
+        "their entries (readers=True): 0"
+    )
     assert lines[2].split() == ["group", "units", "written", "by", "read", "by"]
     assert "output: the model returns it" in printed.out
     assert printed.err == "said while importing\n"
@@ -80,6 +103,24 @@ def test_several_inputs_with_types_as_json(capsys: pytest.CaptureFixture[str]) -
     assert ["last.weight", 1] in group["read_by"]
     assert ["words.weight", 1] in group["written_by"]
     assert {"module", "operation", "reason"} == set(plan["stays"][0]["because"][0])
+
+
+def test_only_what_a_trial_has_shown_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "nets_of_mine:Counting", "--input", "2,8", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["groups"] == []
+    tried = [why for refusal in plan["stays"] for why in refusal["because"] if why["operation"] == "trial"]
+    assert tried and all("differ" in why["reason"] for why in tried)
+
+
+def test_branches_and_their_entries_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "nets_of_mine:Residual", "--input", "2,8", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["branches"] == [{"name": "second:write", "units": 8, "written_into": ["stem"]}]
+    reader = {"name": "first:read", "units": 8, "reads_from": "stem", "through": [["first.weight", 1]]}
+    assert plan["readers"] == [reader]
+    assert main(["plan", "nets_of_mine:Residual", "--input", "2,8"]) == 0
+    assert "their entries (readers=True): 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,8 @@ def test_a_gate_in_a_part_of_a_model_that_cannot_be_traced() -> None:
 REFUSED: dict[str, tuple[Build, Any, str]] = {
     "sigmoid": (
         lambda: nn.Sequential(nn.Linear(6, 8), hg.Gate(8), nn.Sigmoid(), nn.Linear(8, 3)), rows(),
-        "gate '1': 2: sigmoid: does not send zero to zero",
+        "gate '1': 2: sigmoid: does not send zero to zero, so a channel closed before it is heard after it; place the "
+        "gate behind it. Place them",
     ),
     "softplus": (
         lambda: nn.Sequential(nn.Linear(6, 8), hg.Gate(8), nn.Softplus(), nn.Linear(8, 3)), rows(),
@@ -274,7 +275,7 @@ REFUSED: dict[str, tuple[Build, Any, str]] = {
         lambda: Net(
             lambda n, x: n.b(n.g(h := n.a(x))) + n.c(h), a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3),
             c=nn.Linear(8, 3),
-        ), rows(), "gate 'g': c: linear: reads it where it is not closed",
+        ), rows(), "gate 'g': c: linear: reads it where it is not closed, past the gate; let it",
     ),
     "a depthwise bias": (
         lambda: nn.Sequential(conv(3, 8), hg.Gate(8), conv(8, 8, groups=8), conv(8, 3)), images(),
@@ -283,7 +284,21 @@ REFUSED: dict[str, tuple[Build, Any, str]] = {
     "a size of its own": (
         lambda: Net(
             lambda n, x: n.b(n.g(n.a(x)).reshape(-1, 8)), a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3)
-        ), rows(), "the model's own code does not run on fewer channels",
+        ), rows(), "a: trial: the model's own code does not run on fewer channels (RuntimeError: shape ",
+    ),
+    "a number of channels in the code": (
+        lambda: Net(
+            lambda n, x: n.b((h := n.g(n.a(x))) / h.shape[1]), a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3)
+        ), rows(), "; the first to compute something else is b (Linear), or the code that leads to it",
+    ),
+    "a number of channels after the last layer": (
+        lambda: Net(
+            lambda n, x: n.b(h := n.g(n.a(x))) / h.shape[1], a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3)
+        ), rows(), "; all layers compute the same, the code that joins them does not",
+    ),
+    "what no layer writes": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 3, padding=6), hg.Gate(16, dim=2),
+                              nn.Conv1d(3, 4, 3)), rows(), "gate '2': 2: gate: scales what no layer writes: ",
     ),
     "a function that is never zero": (
         lambda: nn.Sequential(nn.Linear(6, 8), hg.Gate(8, fn="sigmoid"), nn.Linear(8, 3)), rows(),
@@ -303,7 +318,9 @@ def test_refused_by_name_or_kept_as_a_scale(name: str) -> None:
     assert reason in str(refusal.value)
     small = hg.compact(model, example, unremovable="scale")
     assert error(outputs(model, example), outputs(small, example)) < LIMIT
-    assert [len(m.gain) for m in small.modules() if isinstance(m, Scale)] == [8]
+    assert [len(m.gain) for m in small.modules() if isinstance(m, Scale)] == [
+        gate.n for gate in hg.gates(model).values()
+    ]
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

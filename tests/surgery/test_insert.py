@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 import headgate as hg
-from headgate.channels.trace import Example
 from headgate.layers import WriteBack
 from headgate.surgery import insert as module_under_test
-from headgate.surgery.trial import proven
+from headgate.surgery.planning import planned
 from headgate_lab.models.preresnet import PreResNet
 from tests.small_nets import Residual, Tied, image, trained
 from tests.surgery.gated_nets import NETS, Chain, equal_states, inserted, move_, pair, plain_forward, rows, state
@@ -30,16 +29,14 @@ def analysed() -> tuple[nn.Module, Any]:
     """A PreResNet and its proven plan, for what follows the analysis."""
     torch.manual_seed(0)
     model = trained(PreResNet(20)).eval()
-    plan = module_under_test.writable(model, hg.find_groups(model, IMAGE))
-    return model, proven(model, Example.of(IMAGE), plan)
+    return model, hg.find_groups(model, IMAGE)
 
 
 @pytest.fixture
 def preresnet(analysed: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[nn.Module]:
     """A copy; inserting into it takes the plan that is there."""
     model, plan = analysed
-    monkeypatch.setattr(module_under_test, "find_groups", lambda *_, **__: plan)
-    monkeypatch.setattr(module_under_test, "proven", lambda *_: plan)
+    monkeypatch.setattr(module_under_test, "planned", lambda *_: plan)
     yield copy.deepcopy(model)
 
 
@@ -51,17 +48,16 @@ def test_the_papers_gates_on_preresnet_164(monkeypatch: pytest.MonkeyPatch):
     model, plans = PreResNet(164), []
 
     def noted(*args: Any) -> Any:
-        plans.append(proven(*args))
+        plans.append(planned(*args))
         return plans[-1]
 
-    monkeypatch.setattr(module_under_test, "proven", noted)
+    monkeypatch.setattr(module_under_test, "planned", noted)
     twin = copy.deepcopy(model)
     found = hg.insert_gates_(model, IMAGE)
     assert len(found) == 166 == 1 + 108 + 54 + 3
     branches = [name for name in found if name.endswith(":write")]
     assert len(branches) == 54 and all(found[name].floor == 0 for name in branches)
-    monkeypatch.setattr(module_under_test, "find_groups", lambda *_, **__: plans[0])
-    monkeypatch.setattr(module_under_test, "proven", lambda *_: plans[0])
+    monkeypatch.setattr(module_under_test, "planned", lambda *_: plans[0])
     assert len(hg.insert_gates_(twin, IMAGE, streams=False)) == 163
     assert set(found) - set(hg.gates(twin)) == {"stage1.0.conv3", "stage2.0.conv3", "stage3.0.conv3"}
 

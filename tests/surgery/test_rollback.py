@@ -15,9 +15,8 @@ import headgate as hg
 from headgate import bank, masked, unmask
 from headgate.channels.trace import Example
 from headgate.surgery import compact as compact_module
-from headgate.surgery import insert, placement
+from headgate.surgery import insert, placement, planning
 from headgate.surgery.shrink import shrink_
-from headgate.surgery.trial import proven
 from tests.surgery.gated_nets import inserted, move_
 
 
@@ -105,15 +104,14 @@ def rows() -> Tensor:
 @pytest.fixture(scope="module")
 def analysed() -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
-    model, given = Mixed().eval(), Example.of(rows())
-    return model, proven(model, given, insert.writable(model, hg.find_groups(model, given)))
+    model = Mixed().eval()
+    return model, hg.find_groups(model, rows())
 
 
 @pytest.fixture
 def mixed(analysed: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     model, plan = analysed
-    monkeypatch.setattr(insert, "find_groups", lambda *_, **__: plan)
-    monkeypatch.setattr(insert, "proven", lambda *_: plan)
+    monkeypatch.setattr(insert, "planned", lambda *_: plan)
     return copy.deepcopy(model)
 
 
@@ -137,9 +135,10 @@ ERRORS = [ValueError("injected"), Interrupted()]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=["error", "interrupt"])
-@pytest.mark.parametrize("stage", ["find_groups", "proven"])
-def test_the_analysis_fails(stage: str, error: BaseException, mixed: nn.Module, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(insert, stage, failing(getattr(insert, stage), 0, error))
+@pytest.mark.parametrize("stage", ["analysed", "proven"])
+def test_the_analysis_fails(stage: str, error: BaseException, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(planning, stage, failing(getattr(planning, stage), 0, error))
+    mixed = Mixed().eval()
     before = Photograph(mixed)
     with pytest.raises(type(error)):
         hg.insert_gates_(mixed, rows(), floor=2)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.channels.trace import Example
-from headgate.surgery.keep import chosen
-from headgate.surgery.trial import difference, failure, randomised
+from headgate.surgery.trial import difference
 
 
 class Empty(nn.Module):
@@ -38,8 +37,40 @@ def test_outputs_are_compared_by_what_they_are():
 
 def test_a_model_that_returns_nothing_proves_nothing():
     model, example = Empty(), torch.randn(3, 4)
-    plan = hg.find_groups(model.layers, example)
+    assert hg.find_groups(model.layers, example).groups
     whole = hg.find_groups(model, example)
-    assert plan.groups and whole.groups
-    problem = failure(randomised(model, seed=0), Example.of(example), whole, chosen(whole, {}))
-    assert problem is not None and "nothing on the example that could be compared" in problem
+    assert not whole.groups
+    assert "trial: the model returns nothing on the example that could be compared" in str(whole)
+
+
+class Counting(nn.Module):
+    """Code that looks at the number of channels, which no rule can see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.last(hidden / hidden.shape[1])
+
+
+class InFloat32(nn.Sequential):
+    """Code that insists on a dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float())
+
+
+def test_a_failed_trial_names_the_module() -> None:
+    with pytest.raises(hg.GateError, match=r"first: trial: outputs differ by .*; the first .* is last \(Linear\)"):
+        hg.insert_gates_(Counting(), torch.randn(4, 6), floor=1)
+
+
+def test_a_model_that_insists_on_float32_is_told_apart() -> None:
+    model = InFloat32(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(hg.GateError, match="0: trial: the model does not run in float64, where this is tried"):
+        hg.insert_gates_(model, torch.randn(4, 6), floor=1)
+    by_hand = InFloat32(nn.Linear(6, 8), hg.Gate(8, offset=-2.0), nn.Linear(8, 3))
+    with pytest.raises(hg.GateError, match="gate '1': 0: trial: the model does not run in float64"):
+        hg.compact(by_hand, torch.randn(4, 6))

@@ -1,28 +1,15 @@
-"""Groups of channels that live and die together, as frozen data that prints.
-
->>> import torch
->>> from torch import nn
->>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
->>> print(find_groups(model, torch.randn(2, 8)))
-group  units  written by        read by
-0      16     0.bias, 0.weight  2.weight
-<BLANKLINE>
-stays                         size  because
-0.weight (in)                 8     0: linear: reads channels that cannot be removed
-2.bias (out), 2.weight (out)  4     2: output: the model returns it
-"""
+"""Groups of channels that live and die together, as frozen data that prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from headgate.arguments import true_or_false
 from headgate.channels.entries import View, view_of
 from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import Ledger, Obstacle, Solution
@@ -31,7 +18,6 @@ from headgate.channels.readers import Reader, found_readers
 from headgate.channels.rules.step import MADE
 from headgate.channels.trace import Example, Walk, aliases
 from headgate.channels.values import Origin
-from headgate.errors import ArgumentError
 
 # The unit of an index that must stay.
 STAYS = -1
@@ -109,6 +95,14 @@ class Plan:
         """Units over all groups."""
         return sum(group.size for group in self.groups)
 
+    def written_into(self, branch: Branch) -> tuple[str | None, ...]:
+        """The groups, by name, that the rows of a branch belong to; None stands for channels that stay."""
+        rows = self.axes.get(branch.sliced[0], (STAYS,))
+        found: dict[str | None, None] = {}
+        for row in rows:
+            found[next((group.name for group in self.groups if row in group.units), None)] = None
+        return tuple(found)
+
     def without(self, reasons: Mapping[str, str]) -> Plan:
         """The plan after these sites, by name, have turned out to stay."""
         if not reasons:
@@ -151,9 +145,7 @@ class Plan:
             text += "\n\n" + _table(stays)
         if self.branches:
             writes = [("branch", "units", "written into")]
-            writes += [
-                (branch.name, str(branch.size), branch.group or "channels that stay") for branch in self.branches
-            ]
+            writes += [(branch.name, str(branch.size), _into(self.written_into(branch))) for branch in self.branches]
             text += "\n\n" + _table(writes)
         if self.readers:
             reads = [("reader", "units", "reads from", "through")]
@@ -164,27 +156,16 @@ class Plan:
         return text
 
 
-def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Plan:
-    """Analyses which channels of `model` can be removed together. The model is left as it is.
+def analysed(model: nn.Module, example: Example, readers: bool, operation: str) -> Plan:
+    """Which channels of `model` can be removed together by all that its graph tells; nothing has been tried yet.
 
-    Args:
-        model: any module. Of one that `torch.export` cannot trace, the largest parts that it can are analysed.
-        example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.
-        readers: whether to look for the entries of residual branches too, which can read fewer channels than their
-            stream has; entries that cannot are among what stays.
+    With `readers`, the entries of residual branches are looked for too. Errors are told in the name of `operation`.
 
     Raises:
-        ArgumentError: `model` is no module, it does not run on the example, or `readers` is neither True nor False.
+        ArgumentError: the model does not run on the example.
         ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
         TraceError: `torch.export` can trace neither the model nor a part of it.
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(f"find_groups: a model must be a torch.nn.Module, not {type(model).__name__}")
-    return analysed(model, Example.of(example), true_or_false("readers", readers), "find_groups")
-
-
-def analysed(model: nn.Module, example: Example, readers: bool, operation: str) -> Plan:
-    """The plan of a model, in the name of the operation that needs it."""
     names, ledger = aliases(model), Ledger()
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
@@ -308,6 +289,10 @@ def _sorted(axes: Iterable[Axis]) -> tuple[Axis, ...]:
 def _listed(axes: Iterable[Axis], sides: bool = False) -> str:
     names = [f"{name} ({'in' if axis else 'out'})" if sides else name for name, axis in axes]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _into(groups: Iterable[str | None]) -> str:
+    return ", ".join(group or "channels that stay" for group in groups)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -6,6 +6,7 @@ Asked only where something has failed already: a tracer's words about a wrong sh
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -28,9 +29,32 @@ def first_calls(model: nn.Module, example: Example, operation: str) -> dict[str,
     calls: dict[str, Example] = {}
     running: list[str] = []
     try:
+        _run(model, example, calls, running)
+    except _CopyError:
+        return {}
+    except Exception as error:
+        raise _complaint(model, example, operation, running[-1] if running else "", error) from error
+    return calls
+
+
+def failing_module(model: nn.Module, example: Example) -> str:
+    """The path of the innermost module that was running when the model failed on the example; "" for its own code."""
+    running: list[str] = []
+    with suppress(Exception):
+        _run(model, example, {}, running)
+    return running[-1] if running else ""
+
+
+class _CopyError(Exception):
+    """The model cannot be copied."""
+
+
+def _run(model: nn.Module, example: Example, calls: dict[str, Example], running: list[str]) -> None:
+    """Runs a copy and notes first calls; `running` are the paths of the modules that have not returned."""
+    try:
         twin = copy.deepcopy(model).eval()
-    except Exception:
-        return calls
+    except Exception as error:
+        raise _CopyError from error
 
     def enter(path: str) -> Any:
         def note(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -41,7 +65,7 @@ def first_calls(model: nn.Module, example: Example, operation: str) -> dict[str,
 
     def leave(path: str) -> Any:
         def note(module: nn.Module, args: Any, output: Any) -> None:
-            # What failed within it, and was caught there, never left.
+            # What failed within it, and was caught there, never returned.
             while running and running.pop() != path:
                 pass
 
@@ -50,13 +74,9 @@ def first_calls(model: nn.Module, example: Example, operation: str) -> dict[str,
     for path, module in twin.named_modules():
         module.register_forward_pre_hook(enter(path), with_kwargs=True)
         module.register_forward_hook(leave(path))
-    try:
-        with torch.no_grad():
-            given = example.fresh()
-            twin(*given.args, **given.kwargs)
-    except Exception as error:
-        raise _complaint(model, example, operation, running[-1] if running else "", error) from error
-    return calls
+    given = example.fresh()
+    with torch.no_grad():
+        twin(*given.args, **given.kwargs)
 
 
 def not_running(model: nn.Module, example: Example, operation: str, error: Exception) -> Exception:

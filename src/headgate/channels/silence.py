@@ -181,7 +181,7 @@ class _Following:
         whole = given if isinstance(given, Node) else None
         for read in [whole] if whole is not None else node.all_input_nodes:
             if whole is not None or getattr(values.get(read), "source", None) not in self._parameters:
-                why = "reads it where it is not closed, on another way than through the gate"
+                why = "reads it where it is not closed, past the gate; let it read what the gate returns"
                 self._expose(read, values, zeros, Obstacle(path_of(node), name, why))
 
     def _expose(self, node: Node, values: Mapping[Node, Any], zeros: dict[Node, Units], why: Obstacle) -> None:
@@ -221,7 +221,9 @@ class _Following:
         """Where zeros end although the channels go on: what to name, should somebody read them."""
         before = frozenset().union(*(zeros.get(each, _NONE) for each in node.all_input_nodes))
         for unit in (before - zeros[node]) & self._carried(values.get(node)):
-            why = "does not send zero to zero, so a channel closed before it is still heard after it"
+            why = (
+                "does not send zero to zero, so a channel closed before it is heard after it; place the gate behind it"
+            )
             self._lost.setdefault(unit, Obstacle(path_of(node), operation_of(node), why))
 
     def _note_end(self, node: Node, values: Mapping[Node, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -25,11 +26,11 @@ from headgate.errors import GateError
 from headgate.gate import Gate, require_finite
 from headgate.layers import Scale
 from headgate.surgery.apply import apply_recipe_
-from headgate.surgery.insert import writable
 from headgate.surgery.keep import Keep, branch_mask
+from headgate.surgery.planning import writable
 from headgate.surgery.recipe import Recipe, fingerprint
 from headgate.surgery.shrink import shrink_
-from headgate.surgery.trial import TOLERANCE, TRIALS, culprits, difference, in_double, randomised, run_in_double
+from headgate.surgery.trial import TRIALS, culprits, in_double, problem_of, randomised
 
 Outputs = Literal["full", "narrow"]
 Unremovable = Literal["refuse", "scale"]
@@ -171,12 +172,8 @@ class _Cut:
             for name, zero in zeros.items():
                 twin.get_buffer(name).masked_fill_(zero.to(twin.get_buffer(name).device), 0)
             small = copy.deepcopy(twin)
-            try:
-                shrink_(small, self.silence.plan, self.keep)
-                expected, got = run_in_double(twin, in_double(example)), run_in_double(small, in_double(example))
-            except Exception as error:
-                return f"the model's own code does not run on fewer channels ({type(error).__name__}: {error})"[:300]
-            problem = difference(narrowed(expected, self.narrowing()), tree_flatten(got)[0], TOLERANCE)
+            left = partial(narrowed, narrowing=self.narrowing())
+            problem = problem_of(twin, small, self.silence.plan, self.keep, in_double(example), left)
             if problem is not None:
                 return problem
         return None
@@ -204,13 +201,22 @@ class _Cut:
                 why = [obstacle for obstacles in known for obstacle in obstacles]
                 if outputs == "full" and any(obstacle.operation == "output" for obstacle in why):
                     continue
-                return why[0] if why else Obstacle(name.rpartition(".")[0], "gate", "no layer reads its channels")
+                return _first_obstacle(name.rpartition(".")[0], why)
             group = next(group for group in plan.groups if unit in group.units)
             if group.name in failed:
                 return Obstacle(group.name, "trial", failed[group.name])
             if unit in self.silence.obstacles:
                 return self.silence.obstacles[unit]
         return None
+
+
+def _first_obstacle(gate: str, why: list[Obstacle]) -> Obstacle:
+    """What to tell of channels that stay; that the gate itself multiplies them stands for what they are."""
+    if not why:
+        return Obstacle(gate, "gate", "no layer reads its channels")
+    if why[0].path == gate:
+        return Obstacle(gate, "gate", "scales what no layer writes: an input of the model, positions or samples")
+    return why[0]
 
 
 def _exposed(silence: Silence, name: str, zero: Tensor) -> bool:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
 from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
-from headgate.channels.groups import Axis, Branch, Group, Plan, analysed
+from headgate.channels.groups import Axis, Branch, Group, Plan
 from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import unwrap
-from headgate.layers import can_write_back
 from headgate.masked import attach_
 from headgate.orders import Order, places_of
 from headgate.surgery.keep import Site, sites
 from headgate.surgery.placement import Placement, put_masks_on_, rows_before_norm
+from headgate.surgery.planning import planned
 from headgate.surgery.rollback import undone_on_failure
-from headgate.surgery.trial import proven
 from headgate.unmask import take_masks_off_
 
 INSERTION = "headgate_insertion"
@@ -99,7 +97,7 @@ def insert_gates_(
     streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
     _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
-    plan = proven(model, given, writable(model, analysed(model, given, readers, "insert_gates_")))
+    plan = planned(model, given, readers, "insert_gates_")
     chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
@@ -112,18 +110,6 @@ def insert_gates_(
         attach_(model)
         put_masks_on_(model, bank, plan, chosen, rows)
     return bank.views()
-
-
-def writable(model: nn.Module, plan: Plan) -> Plan:
-    """The plan with only those branches whose last layer is a module that can write back, and that share nothing."""
-    uses = Counter(axis for branch in plan.branches for axis in branch.sliced)
-    kept = []
-    for branch in plan.branches:
-        module = model.get_submodule(branch.path)
-        own = all(name.rpartition(".")[0] == branch.path for name, _ in branch.masked)
-        if own and can_write_back(module) and all(uses[axis] == 1 for axis in branch.sliced):
-            kept.append(branch)
-    return replace(plan, branches=tuple(kept))
 
 
 def _rows_before_norm(model: nn.Module, plan: Plan, chosen: list[Site]) -> dict[str, tuple[Axis, ...]]:

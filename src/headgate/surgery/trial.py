@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example
+from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (
     Keep,
     branch_mask,
@@ -30,6 +31,8 @@ TOLERANCE = 1e-9
 # Two, since one can be fooled: what should have been cut may happen to broadcast.
 TRIALS = (0, 1)
 
+Left = Callable[[Any], Any]
+
 
 def failure(drawn: nn.Module, example: Example, plan: Plan, keep: Keep) -> str | None:
     """Why removing these units would change what the model computes, or None if it would not.
@@ -41,15 +44,33 @@ def failure(drawn: nn.Module, example: Example, plan: Plan, keep: Keep) -> str |
     silence_(masked, plan, keep)
     # Cutting makes new parameters; only buffers might be written into by the model's own code.
     small = copy.deepcopy(masked, {id(parameter): parameter for parameter in masked.parameters()})
-    given = in_double(example)
+    return problem_of(masked, small, plan, keep, in_double(example))
+
+
+def problem_of(
+    whole: nn.Module, small: nn.Module, plan: Plan, keep: Keep, example: Example, left: Left | None = None
+) -> str | None:
+    """Cuts `small` and says why it does not compute what the whole model does, with the module at fault if it shows.
+
+    `left` picks what is left of the whole model's outputs; by default all of them.
+    """
     try:
-        shrink_(small, plan, keep)
-        expected, got = run_in_double(masked, given), run_in_double(small, given)
+        expected = run_in_double(whole, example)
     except Exception as error:
-        return f"the model's own code does not run on fewer channels ({type(error).__name__}: {_first_line(error)})"
+        return f"the model does not run in float64, where this is tried ({type(error).__name__}: {_first_line(error)})"
     if not any(isinstance(leaf, Tensor) and leaf.numel() for leaf in tree_flatten(expected)[0]):
         return "the model returns nothing on the example that could be compared"
-    return difference(expected, got, TOLERANCE)
+    try:
+        shrink_(small, plan, keep)
+    except Exception as error:
+        return f"it cannot be cut ({type(error).__name__}: {_first_line(error)})"
+    with made_in_double():
+        try:
+            got = run_in_double(small, example)
+        except Exception as error:
+            return where_it_fails(small, example, error)
+        problem = difference(left(expected) if left else expected, got, TOLERANCE)
+        return None if problem is None else problem + where_it_differs(whole, small, example, TOLERANCE)
 
 
 def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
