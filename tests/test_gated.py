@@ -67,7 +67,7 @@ def test_a_shared_gate_counts_once():
 def test_wrappers_do_not_change_the_names(wrap: Callable[[nn.Module], nn.Module]):
     model = small()
     wrapped = wrap(model)
-    assert unwrap(wrapped) is model
+    assert unwrap(wrapped, "test") is model
     assert list(hg.gates(wrapped)) == ["1", "4.0"]
     assert hg.status(wrapped) == hg.status(model) and hg.kept(wrapped) == hg.kept(model)
     hg.freeze_(wrapped)

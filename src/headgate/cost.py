@@ -124,7 +124,7 @@ def cost(model: nn.Module, example: Any, *, trace: bool = True, latency: bool = 
     trace, latency = true_or_false("cost: trace", trace), true_or_false("cost: latency", latency)
     if (repeats := whole_number("cost: repeats", repeats)) < 2:
         raise ArgumentError(f"cost: repeats={repeats} has no spread; use at least 2")
-    root, given = unwrap(model), Example.of(example)
+    root, given = unwrap(model, "cost"), Example.of(example)
     parameters = list(root.parameters())
     stored = sum(tensor.numel() * tensor.element_size() for tensor in (*parameters, *root.buffers()))
     counted = count(root, given, "cost") if trace else None
@@ -143,7 +143,7 @@ def _runnable(model: nn.Module) -> nn.Module:
     parallel = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     while isinstance(model, parallel):
         model = model.module
-    return unwrap(model) if any(isinstance(module, parallel) for module in model.modules()) else model
+    return unwrap(model, "cost") if any(isinstance(module, parallel) for module in model.modules()) else model
 
 
 def _latency(model: nn.Module, example: Example, repeats: int) -> Latency:

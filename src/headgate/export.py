@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from headgate.channels.running import first_calls, not_running
 from headgate.channels.trace import Example
 from headgate.errors import ExportError, GateError, MissingPackageError
-from headgate.files import whole_file
+from headgate.files import a_path, whole_file
 from headgate.gated import gates, unwrap
 from headgate.surgery.compact import evaluating
 
@@ -51,13 +51,14 @@ def export_onnx(
         ExportError: the model cannot be exported, or onnxruntime does not run the file or gives other outputs (by more
             than 1e-6 in float64, 1e-3 in float32, 5e-2 in float16).
     """
-    root = unwrap(small)
+    root = unwrap(small, "export_onnx")
     _check_exportable(root)
+    file = a_path("export_onnx", path)
     given = _in_order(root, Example.of(example))
     with evaluating(root):
         program = _exported(root, given, dynamic_shapes)
         expected = [leaf for leaf in tree_leaves(root(*given.args, **given.kwargs)) if isinstance(leaf, Tensor)]
-    with whole_file(path) as part:
+    with whole_file(file) as part:
         program.save(part, external_data=False)
         if importlib.util.find_spec("onnxruntime") is None:
             return None

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,11 +31,12 @@ def save(small: nn.Module, path: str | os.PathLike[str]) -> None:
         path: where to write; a file that is there is replaced in one step.
 
     Raises:
+        ArgumentError: `small` is no module, or `path` no path.
         GateError: the model still has gates.
         RecipeError: it carries no recipe, or has been changed since, so that no recipe describes it.
         FileError: the file cannot be written.
     """
-    root = unwrap(small)
+    root = unwrap(small, "save")
     if gates(root):
         raise GateError(f"save: {type(root).__name__} still has gates; save what compact(model) returns")
     recipe = _recipe_of(root)
@@ -42,7 +44,7 @@ def save(small: nn.Module, path: str | os.PathLike[str]) -> None:
     others = tuple(name for name, module in root.named_modules() if module.training != root.training)
     buffers = {name: buffer.dtype for name, buffer in _passing_buffers(root).items()}
     text = note_to_text(Note(recipe, ties, root.training, others, buffers))
-    with whole_file(path) as part:
+    with whole_file(a_path("save", path)) as part:
         save_file(weights, part, {"format": "pt", NOTE: text, CHECKSUM: checksum(text, weights)})
 
 
@@ -58,10 +60,16 @@ def load(path: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.M
             network itself places by hand stay in it: they become what they became in the small model.
 
     Raises:
+        ArgumentError: `path` is no path, or `factory` does not build a module.
         FileError: the file is not there or cannot be read.
         RecipeError: it is damaged, not from `save`, from a newer Headgate, or for another network than the factory's.
     """
-    note, weights = _read(Path(path))
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise ArgumentError(
+            f"load: factory={type(factory).__name__} must be a class or function without arguments that builds the "
+            "full network, such as Net or lambda: Net(width=64)"
+        )
+    note, weights = _read(a_path("load", path))
     model = factory()
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"load: the factory must return a module, got {type(model).__name__}")
@@ -74,6 +82,18 @@ def load(path: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.M
     apply_recipe_(model, note.recipe)
     _fill_(model, note, weights)
     return model
+
+
+def a_path(operation: str, path: Any) -> Path:
+    """The path of a file, from all that Python takes as one.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    try:
+        return Path(os.fsdecode(path))
+    except TypeError:
+        raise ArgumentError(f"{operation}: path={path!r} is no path of a file") from None
 
 
 @contextmanager

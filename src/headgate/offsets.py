@@ -63,7 +63,7 @@ def param_groups(
     if offset_update == "plain":
         offsets.update(options)
     held = set(map(id, offsets["params"]))
-    weights = [parameter for parameter in unwrap(model).parameters() if id(parameter) not in held]
+    weights = [parameter for parameter in unwrap(model, "param_groups").parameters() if id(parameter) not in held]
     return [{"params": weights, **options}, offsets] if weights else [offsets]
 
 

@@ -20,7 +20,7 @@ from headgate.arguments import number
 from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, GateError
-from headgate.gated import unwrap
+from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
@@ -110,7 +110,8 @@ class Budget:
         if weigh not in get_args(Weigh):
             raise ArgumentError(f"Budget: weigh={weigh!r} is unknown; use one of {', '.join(get_args(Weigh))}")
         self._weigh, self._bake = weigh, bake
-        root = unwrap(model)
+        root = unwrap(model, "Budget")
+        refuse_gated_parts(root, "Budget", "Budget({}, …) steers them")
         self._bank = _bank(root)
         self._of, wanted = _only_one({"params": params, "macs": macs, "channels": channels})
         self._schedule = _schedule(steps, reach, start)
@@ -174,7 +175,14 @@ class Budget:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken; load the model first."""
+        """Goes on where `state_dict` was taken; load the model first.
+
+        Raises:
+            ArgumentError: this is no state of a budget, or one of other gates; nothing has been changed.
+        """
+        if not isinstance(state, Mapping) or (missing := self.state_dict().keys() - state.keys()):
+            what = f"it has no {', '.join(sorted(missing))}" if isinstance(state, Mapping) else type(state).__name__
+            raise ArgumentError(f"Budget: load_state_dict takes what state_dict gave, and this is not it: {what}")
         if tuple(state["weights"].shape) != tuple(self._weights.shape):
             raise ArgumentError(
                 f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
@@ -259,13 +267,13 @@ def _only_one(targets: Mapping[str, float | None]) -> tuple[str, float]:
     if len(given) != 1:
         raise ArgumentError(f"Budget: give exactly one of {', '.join(targets)}, not {', '.join(given) or 'none'}")
     ((name, value),) = given.items()
-    return name, number(name, value, above_zero=True)
+    return name, number(f"Budget: {name}", value, above_zero=True)
 
 
 def _schedule(steps: int, reach: float, start: float) -> _Schedule:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ArgumentError(f"Budget: steps={steps!r} must be a whole number of 1 or more: all steps of the training")
-    start, reach = number("start", start), number("reach", reach)
+    start, reach = number("Budget: start", start), number("Budget: reach", reach)
     if not 0 <= start < reach <= 1:
         raise ArgumentError(
             f"Budget: start={start:g} and reach={reach:g} must be fractions of the steps, in that order"

@@ -17,7 +17,7 @@ from headgate.channels.groups import Plan
 from headgate.channels.running import not_running
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, GateError, HeadgateWarning
-from headgate.gated import require_gates, unwrap
+from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
 from headgate.surgery.hand import (
     Narrowing,
     Outputs,
@@ -68,7 +68,8 @@ def compact(
             rounding, since the constants that these channels left behind are dropped. It says by how much.
     """
     _check_options(outputs, unremovable)
-    root = unwrap(model)
+    root = unwrap(model, "compact")
+    refuse_gated_parts(root, "compact", "compact({}) is its smaller twin, to be put in its place")
     by_hand = bool(placed_gates(root))
     insertion = insertion_of(root, "compact") if bank_of(root) is not None or not by_hand else None
     if insertion is None and example is None:
@@ -116,11 +117,13 @@ def remove_gates_(model: nn.Module) -> None:
     A hand-placed gate does not know the weights that read it: it becomes a `headgate.layers.Scale` by its mask, or an
     identity where that is all ones.
     """
-    root = unwrap(model)
+    root = unwrap(model, "remove_gates_")
     require_gates(root, "remove_gates_")
-    values = folded_weights(root)
+    gated = gated_parts(root, "remove_gates_").values()
+    values = [value for part in gated for value in folded_weights(part)]
     with undone_on_failure(root):
-        discard_gates_(root)
+        for part in gated:
+            discard_gates_(part)
         fix_placed_gates_(root, "remove_gates_")
         write_all_(values)
 

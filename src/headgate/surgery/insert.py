@@ -14,7 +14,7 @@ from headgate.channels.groups import Axis, Branch, Group, Plan
 from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
-from headgate.gated import unwrap
+from headgate.gated import refuse_gated_parts, unwrap
 from headgate.masked import attach_
 from headgate.orders import Order, places_of
 from headgate.surgery.keep import Site, sites
@@ -94,7 +94,7 @@ def insert_gates_(
     """
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)
-    streams, readers = true_or_false("streams", streams), true_or_false("readers", readers)
+    streams, readers = _switch("streams", streams), _switch("readers", readers)
     _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
     plan = planned(model, given, readers, "insert_gates_")
@@ -142,16 +142,21 @@ def discard_gates_(model: nn.Module) -> None:
 
 
 def _check_insertable(model: nn.Module) -> None:
-    if unwrap(model) is not model:
+    if unwrap(model, "insert_gates_") is not model:
         raise GateError(f"insert_gates_: insert gates before wrapping the model in {type(model).__name__}")
     if bank_of(model) is not None:
         raise GateError("insert_gates_: the model has inserted gates already; remove_gates_(model) takes them off")
+    refuse_gated_parts(model, "insert_gates_", "gate the whole or the part; remove_gates_({}) takes those off")
 
 
 def _at_least_one(name: str, value: Any) -> int:
-    if (number := whole_number(name, value)) < 1:
+    if (number := whole_number(f"insert_gates_: {name}", value)) < 1:
         raise ArgumentError(f"insert_gates_: {name}={number} must be at least 1")
     return number
+
+
+def _switch(name: str, value: Any) -> bool:
+    return true_or_false(f"insert_gates_: {name}", value)
 
 
 def _check_options(where: Any, order: Order, scale: str, branches: str, placement: str) -> None:
@@ -181,4 +186,10 @@ def _wanted(site: Site, model: nn.Module, where: Where | None, streams: bool, fl
         module = model.get_submodule(path)
     except AttributeError:
         module = model
-    return bool(where(site.name, module))
+    try:
+        return bool(where(site.name, module))
+    except Exception as error:
+        raise ArgumentError(
+            f"insert_gates_: where({site.name!r}, {type(module).__name__}) failed ({type(error).__name__}: {error}); "
+            "it is called with the name of a group, branch or reader and with the module of that name"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") ->
     for name, given in keep.items():
         if name not in known:
             raise ArgumentError(f"{operation}: the plan has no site {name!r}; print(plan) lists them")
-        site, vector = known[name], torch.as_tensor(given, device="cpu")
+        site, vector = known[name], _vector(name, given, operation)
         if vector.shape != (site.size,) or vector.dtype != torch.bool:
             raise ArgumentError(
                 f"{operation}: keep[{name!r}] must be a bool vector of {site.size} entries, got {vector.dtype} of "
@@ -55,6 +56,13 @@ def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") ->
         if not bool(channels_read(plan, reader, decision)[1].any()):
             raise ArgumentError(f"{operation}: {reader.name!r} keeps none of the units that {reader.group!r} keeps")
     return decision
+
+
+def _vector(name: str, given: Any, operation: str) -> Tensor:
+    try:
+        return torch.as_tensor(given, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"{operation}: keep[{name!r}] must be a bool vector, not {type(given).__name__}") from None
 
 
 def stream_mask(plan: Plan, keep: Keep, axis: Axis) -> Tensor:

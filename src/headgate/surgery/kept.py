@@ -11,12 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headgate.bank import bank_of
 from headgate.channels.groups import Plan
 from headgate.channels.trace import Example, aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
-from headgate.gated import require_gates, status, unwrap
+from headgate.gated import gated_parts, refuse_gated_parts, require_gates, status, unwrap
 from headgate.surgery.compact import insertion_of, open_units
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
@@ -52,20 +51,29 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
     if of not in get_args(Of):
         raise ArgumentError(f"kept: of={of!r} is unknown; use one of {', '.join(map(repr, get_args(Of)))}")
     require_gates(model, "kept")
-    now, root = status(model), unwrap(model)
+    now, root = status(model), unwrap(model, "kept")
     if of != "channels" and (by_hand := placed_gates(root)):
         raise GateError(
             f"kept: of={of!r} needs gates that insert_gates_ has placed; {', '.join(sorted(by_hand))} of "
             f"{type(root).__name__} were placed by hand, and only of='channels' is known for them"
         )
-    if bank_of(root) is None:
-        return now.open / now.total
+    if of == "channels":
+        left = _units_left(root)
+        return sum(left.get(gate.name, gate.open) for gate in now.gates) / now.total
+    refuse_gated_parts(root, "kept", f"kept({{}}, of={of!r}) is what compaction leaves of it")
     insertion = insertion_of(root, "kept")
     units = open_units(root, insertion)
-    if of == "channels":
-        return sum(int(units[g.name].sum()) if g.name in units else g.open for g in now.gates) / now.total
     chosen(insertion.plan, units, "kept")
     return _of_params(root, insertion.plan, units) if of == "params" else _of_macs(root, insertion, units)
+
+
+def _units_left(root: nn.Module) -> dict[str, int]:
+    """How many units of every inserted gate compaction would leave."""
+    return {
+        f"{path}.{name}" if path else name: int(units.sum())
+        for path, part in gated_parts(root, "kept").items()
+        for name, units in open_units(part, insertion_of(part, "kept")).items()
+    }
 
 
 def _without_gates(root: nn.Module) -> nn.Module:

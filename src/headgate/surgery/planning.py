@@ -11,7 +11,8 @@ from torch import nn
 from headgate.arguments import true_or_false
 from headgate.channels.groups import Plan, analysed
 from headgate.channels.trace import Example
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, GateError
+from headgate.gated import gated_parts
 from headgate.layers import can_write_back
 from headgate.surgery.trial import proven
 
@@ -40,13 +41,19 @@ def find_groups(model: nn.Module, example: Any, *, readers: bool = False) -> Pla
         2.bias (out), 2.weight (out)  4     2: output: the model returns it
 
     Raises:
+        GateError: gates were inserted into the model already.
         ArgumentError: `model` is no module, it does not run on the example, or `readers` is neither True nor False.
         ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
         TraceError: `torch.export` can trace neither the model nor a part of it.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"find_groups: a model must be a torch.nn.Module, not {type(model).__name__}")
-    return planned(model, Example.of(example), true_or_false("readers", readers), "find_groups")
+    if gated_parts(model, "find_groups"):
+        raise GateError(
+            f"find_groups: gates were inserted into this {type(model).__name__}, by a plan of its own; status(model) "
+            "shows them, and find_groups takes the network before, or after remove_gates_(model)"
+        )
+    return planned(model, Example.of(example), true_or_false("find_groups: readers", readers), "find_groups")
 
 
 def planned(model: nn.Module, example: Example, readers: bool, operation: str) -> Plan:

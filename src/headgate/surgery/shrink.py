@@ -37,6 +37,8 @@ def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Modul
         ArgumentError: an unknown name, a vector of the wrong length, one that leaves nothing, or another model's plan.
     """
     _check_plan(model, plan)
+    if not isinstance(keep, Mapping):
+        raise ArgumentError(f"shrink: keep must map names of sites to bool vectors, and is {type(keep).__name__}")
     decision = chosen(plan, keep)
     small = copy.deepcopy(model)
     shrink_(small, plan, decision)
@@ -44,6 +46,12 @@ def shrink(model: nn.Module, plan: Plan, keep: Mapping[str, Tensor]) -> nn.Modul
 
 
 def _check_plan(model: nn.Module, plan: Plan) -> None:
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"shrink: a model must be a torch.nn.Module, not {type(model).__name__}")
+    if not isinstance(plan, Plan):
+        raise ArgumentError(
+            f"shrink: plan must be what find_groups(model, example) returned, and is {type(plan).__name__}"
+        )
     tensors = named_tensors(model)
     for (name, axis), units in plan.axes.items():
         if name not in tensors or tensors[name].shape[axis : axis + 1] != (len(units),):

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from headgate.bank import OFFSETS
 from headgate.errors import GateError, OptimizerError
-from headgate.gated import gates, unwrap
+from headgate.gated import gates, refuse_gated_parts, unwrap
 from headgate.surgery.apply import sliced
 from headgate.surgery.recipe import RECIPE, Ranges, Recipe, indices_of, recipe_on
 
@@ -50,7 +50,12 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         OptimizerError: an optimizer whose state is not element by element, by name; or one that holds no parameter of
             the model. It is as it was.
     """
-    root, cut = unwrap(model), unwrap(small)
+    root, cut = unwrap(model, "transfer_"), unwrap(small, "transfer_")
+    if not hasattr(optimizer, "param_groups"):
+        raise OptimizerError(
+            f"transfer_: {type(optimizer).__name__} is no optimizer; transfer_(optimizer, model, small)"
+        )
+    refuse_gated_parts(root, "transfer_", "transfer_(optimizer, {}, small) goes by the part and its smaller twin")
     _check_baked(root)
     if type(optimizer).__name__ in _NOT_BY_ELEMENT:
         raise OptimizerError(
