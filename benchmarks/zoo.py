@@ -6,9 +6,9 @@
 Every parameter and statistic drawn at random (fresh ones hide mistakes: heads of zeros, tiny layer scales), random
 orders, random offsets, float64. The difference is the largest over outputs, relative to the largest output. A model
 whose outputs the gates hardly moved, or that returned none, counts as untested, not as exact. The prunable share
-counts parameters that belong to at least one channel that may go. Every row says at which commit it was made; rows of a
-`--known` record are taken over for models that are not tried again. `python -m headgate_lab.report.zoo` turns the
-record into docs/zoo.md.
+counts parameters that belong to at least one channel that may go. Every row says at which commit and with which torch
+it was made, and where only some of a model's layers were tried; rows of a `--known` record are taken over for models
+that are not tried again. `python -m headgate_lab.report.zoo` turns the record into docs/zoo.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 import multiprocessing
 import time
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ MODELS = [*CLASSIFIERS, *SEGMENTERS, *DETECTORS, "raft_small"]
 SIZES = {"alexnet": 96, "inception_v3": 299, "maxvit_t": 224} | dict.fromkeys(
     ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"), 224
 )
+# Of 32 equal layers: the copies of all of them in float64 do not fit into the memory of an ordinary machine.
+LAYERS_OF_VIT_H_14 = 4
 
 
 def build(name: str) -> tuple[nn.Module, Any]:
@@ -65,7 +68,11 @@ def build(name: str) -> tuple[nn.Module, Any]:
     if name == "raft_small":
         return models.optical_flow.raft_small(weights=None), (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
     size = SIZES.get(name, 64)
-    if name in SEGMENTERS:
+    if name == "vit_h_14":
+        model = models.VisionTransformer(
+            image_size=size, patch_size=14, num_layers=LAYERS_OF_VIT_H_14, num_heads=16, hidden_dim=1280, mlp_dim=5120
+        )
+    elif name in SEGMENTERS:
         model = getattr(models.segmentation, name)(weights=None, weights_backbone=None)
     elif name in DETECTORS:
         # Whatever it finds counts: an untrained detector is sure of nothing.
@@ -99,13 +106,17 @@ def try_model(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     start = time.perf_counter()
     row: dict[str, Any] = {"model": name}
+    if name == "vit_h_14":
+        row["tried"] = f"{LAYERS_OF_VIT_H_14} of 32 layers"
     try:
         model, example = build(name)
         row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
         plan = hg.find_groups(model, example)
         row |= {"groups": len(plan.groups), "prunable": round(prunable_share(model, plan), 4)}
-        row["refused"] = sorted({f"{o.operation}: {o.reason}" for r in plan.refusals for o in r.obstacles})
-        row |= cut(model, example)
+        obstacles = [obstacle for refusal in plan.refusals for obstacle in refusal.obstacles]
+        row["refused"] = sorted({f"{obstacle.operation}: {obstacle.reason}" for obstacle in obstacles})
+        tried = [f"{obstacle.operation}: {obstacle.reason}" for obstacle in obstacles if obstacle.operation == "trial"]
+        row |= cut(model, example) if plan.groups or not tried else {"outcome": "refused", "why": tried[0]}
     except hg.HeadgateError as error:
         row |= {"outcome": "refused", "why": str(error).splitlines()[0][:300]}
     except Exception as error:
@@ -169,7 +180,7 @@ def main() -> None:
     start, rows = time.perf_counter(), known_rows(args)
     with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=4) as pool:
         for row in pool.imap_unordered(try_model, args.models):
-            rows.append({**row, "commit": args.commit})
+            rows.append({**row, **made_with(args.commit, torch.__version__, version("torchvision"))})
             print(json.dumps({key: row.get(key) for key in ("model", "outcome", "prunable", "left", "why", "seconds")}))
             write(args, sorted(rows, key=lambda row: MODELS.index(row["model"])), time.perf_counter() - start)
 
@@ -179,19 +190,23 @@ def known_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.known is None:
         return []
     record = json.loads(args.known.read_text())
-    made = {"commit": record["environment"]["commit"]}
+    found = record["environment"]
+    made = made_with(found["commit"], found["torch"], record["config"]["torchvision"])
     return [made | row for row in record["metrics"]["models"] if row["model"] not in args.models]
+
+
+def made_with(commit: str, torch_version: str, torchvision_version: str) -> dict[str, str]:
+    """What a row was made with."""
+    return {"commit": commit, "torch": torch_version, "torchvision": torchvision_version}
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], seconds: float) -> None:
     """The record so far: an interrupted run keeps what it has."""
-    import torchvision
-
     outcomes = [row["outcome"] for row in rows]
     write_record(
         args.out,
         recipe="zoo/torchvision",
-        config={"order": "random:1", "floor": 1, "dtype": "float64", "torchvision": torchvision.__version__},
+        config={"order": "random:1", "floor": 1, "dtype": "float64", "torchvision": version("torchvision")},
         metrics={"models": rows},
         headline=f"of {len(rows)} torchvision models {outcomes.count('exact')} compact exactly, "
         f"{outcomes.count('refused')} refused by name, {outcomes.count('untested')} untested, "

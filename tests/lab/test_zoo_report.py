@@ -16,6 +16,7 @@ EXACT = {
     "model": "tiny", "parameters": 1_250_000, "gates": 3, "prunable": 0.5, "left": 0.25, "outcome": "exact",
     "difference": 2e-16, "refused": ["output: the model returns it", "softmax: mixes channels along this axis"],
 }  # fmt: skip
+PARTLY = EXACT | {"model": "deep", "tried": "4 of 32 layers", "torch": "9.9", "torchvision": "8.8"}
 REFUSED = {"model": "odd", "outcome": "refused", "why": "insert_gates_: cannot be traced | at all"}
 
 
@@ -24,7 +25,7 @@ def record(tmp_path: Path) -> dict:
         tmp_path / "deep" / "zoo.json",
         recipe="zoo/torchvision",
         config={"torchvision": "1.2.3"},
-        metrics={"models": [EXACT, REFUSED]},
+        metrics={"models": [EXACT, PARTLY, REFUSED]},
         headline="of 2 models 1 compacts",
         duration_s=1.26,
         commit="abc",
@@ -42,7 +43,9 @@ def test_each_model_is_a_row(tmp_path: Path):
     lines = page(record(tmp_path)).splitlines()
     assert "| tiny | 1.2 M | 3 | 50.0% | 25.0% | exact (2e-16) | softmax: mixes channels along this axis |" in lines
     assert "| odd |  |  |  |  | refused | insert_gates_: cannot be traced \\| at all |" in lines
-    assert any(line.startswith("Result: of 2 models 1 compacts (torch ") for line in lines)
+    assert any(line.startswith("| deep (4 of 32 layers) | 1.2 M |") for line in lines)
+    (result,) = (line for line in lines if line.startswith("Result: of 2 models 1 compacts (torch "))
+    assert result.endswith("torchvision 1.2.3; torch 9.9, torchvision 8.8).")
 
 
 def test_the_page_in_the_docs_is_the_record():

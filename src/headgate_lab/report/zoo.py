@@ -23,8 +23,10 @@ parameters, *difference* the largest deviation relative to the largest output.
 
 def page(record: dict[str, Any]) -> str:
     """The whole page as Markdown."""
-    environment, rows = record["environment"], record["metrics"]["models"]
-    versions = f"torch {environment['torch']}, torchvision {record['config']['torchvision']}"
+    rows = record["metrics"]["models"]
+    whole = {"torch": record["environment"]["torch"], "torchvision": record["config"]["torchvision"]}
+    made = dict.fromkeys(f"torch {one['torch']}, torchvision {one['torchvision']}" for one in (whole | r for r in rows))
+    versions = "; ".join(made)
     lines = [
         HEAD,
         f"Result: {record['headline']} ({versions}).",
@@ -41,7 +43,7 @@ def _row(row: dict[str, Any]) -> str:
     outcome = f"exact ({row['difference']:.0e})" if exact else row["outcome"]
     why = row.get("why") or "; ".join(_surprising(row.get("refused", [])))
     cells = (
-        row["model"],
+        f"{row['model']} ({row['tried']})" if "tried" in row else row["model"],
         f"{row['parameters'] / 1e6:.1f} M" if "parameters" in row else "",
         str(row.get("gates", "")),
         f"{row['prunable']:.1%}" if "prunable" in row else "",
