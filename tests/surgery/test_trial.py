@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.surgery.trial import difference
+from headgate.surgery import trial
+from headgate.surgery.trial import difference, failure
 
 
 class Empty(nn.Module):
@@ -40,7 +42,7 @@ def test_a_model_that_returns_nothing_proves_nothing():
     assert hg.find_groups(model.layers, example).groups
     whole = hg.find_groups(model, example)
     assert not whole.groups
-    assert "trial: the model returns nothing on the example that could be compared" in str(whole)
+    assert "trial: even with nothing removed the model returns nothing on the example that could be compared" in str(whole)
 
 
 class Counting(nn.Module):
@@ -69,8 +71,31 @@ def test_a_failed_trial_names_the_module() -> None:
 
 def test_a_model_that_insists_on_float32_is_told_apart() -> None:
     model = InFloat32(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    with pytest.raises(hg.GateError, match="0: trial: the model does not run in float64, where this is tried"):
+    with pytest.raises(
+        hg.GateError, match="0: trial: even with nothing removed the model does not run in float64, where this is tried"
+    ):
         hg.insert_gates_(model, torch.randn(4, 6), floor=1)
     by_hand = InFloat32(nn.Linear(6, 8), hg.Gate(8, offset=-2.0), nn.Linear(8, 3))
     with pytest.raises(hg.GateError, match="gate '1': 0: trial: the model does not run in float64"):
         hg.compact(by_hand, torch.randn(4, 6))
+
+
+class Noisy(nn.Sequential):
+    """Draws numbers in evaluation too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(())
+
+
+def test_a_model_that_disagrees_with_itself_is_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [layer for _ in range(9) for layer in (nn.Linear(8, 8), nn.ReLU())]
+    tried: list[int] = []
+
+    def noted(*args: Any) -> str | None:
+        tried.append(len(args))
+        return failure(*args)
+
+    monkeypatch.setattr(trial, "failure", noted)
+    with pytest.raises(hg.GateError, match="0: trial: even with nothing removed outputs differ by "):
+        hg.insert_gates_(Noisy(*layers), torch.randn(4, 8))
+    assert len(tried) <= 3

@@ -77,7 +77,8 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     """The plan with only those sites that can be cut, all at once; the others stay, with what happened.
 
     Two joint trials, in each of which every other branch that may leave is silent and all else is narrow. On failure
-    what can be narrow and what can be silent is found out one after the other, halved until the culprits are found.
+    what can be narrow and what can be silent is found out one after the other, halved until the culprits are found;
+    unless the model disagrees with itself, or does not run, when nothing is removed at all.
     """
     known, drawn = sites(plan), randomised(model, seed=0)
     cuttable = [name for name, site in known.items() if site.size > 1]
@@ -88,6 +89,8 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     joint = (narrow(cuttable, seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
     if all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint):
         return plan
+    if (hopeless := failure(drawn, example, plan, chosen(plan, {}))) is not None:
+        return plan.without(dict.fromkeys(known, f"even with nothing removed {hopeless}"))
 
     def problem(names: list[str]) -> str | None:
         tries = (chosen(plan, narrow(names, seed)) for seed in TRIALS)
