@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import warnings
 from collections.abc import Callable
 
@@ -169,3 +170,10 @@ def test_a_narrow_layer_can_be_gated_before_but_not_written_back_twice():
     small, x = small_residual().eval(), torch.randn(2, 2, 6, 6)
     found = hg.insert_gates_(small, x, floor=1)
     assert not any(name.endswith(":write") for name in found)
+
+
+@pytest.mark.parametrize(
+    "name", ["WriteBackLinear", "WriteBackBatchNorm2d", "GatherConv2d", "Scale", "Zeros", "Window"]
+)
+def test_models_that_were_pickled_by_the_old_path_find_their_classes(name: str):
+    assert pickle.loads(f"cheadgate.layers\n{name}\n.".encode()).__name__ == name

@@ -4,7 +4,7 @@ A gate learns one number, its offset, that decides how many units of a layer sta
 """
 
 from headgate.bank import InsertedGate
-from headgate.channels.groups import Branch, Group, Plan
+from headgate.channels.plan import Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.cost import Cost, cost
 from headgate.errors import (

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headgate.channels import functional
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.trace import Example, export
 from headgate.surgery.planning import find_groups
 from headgate_lab.models.preresnet import PreResNet

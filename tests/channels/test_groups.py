@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.channels.groups import STAYS
+from headgate.channels.plan import STAYS
 from headgate.errors import TraceError
 from headgate.surgery.planning import find_groups
 

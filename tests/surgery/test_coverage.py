@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import headgate as hg
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
 from headgate.errors import TraceError
 from headgate.surgery.insert import INSERTION, Insertion

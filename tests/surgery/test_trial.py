@@ -42,7 +42,9 @@ def test_a_model_that_returns_nothing_proves_nothing():
     assert hg.find_groups(model.layers, example).groups
     whole = hg.find_groups(model, example)
     assert not whole.groups
-    assert "trial: even with nothing removed the model returns nothing on the example that could be compared" in str(whole)
+    assert "trial: even with nothing removed the model returns nothing on the example that could be compared" in str(
+        whole
+    )
 
 
 class Counting(nn.Module):

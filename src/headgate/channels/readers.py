@@ -11,7 +11,7 @@ from headgate.channels.entries import Axis, Entry, View, agreed
 from headgate.channels.ledger import Obstacle, Solution
 
 if TYPE_CHECKING:
-    from headgate.channels.groups import Group
+    from headgate.channels.plan import Group
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from headgate.channels.groups import STAYS, Plan, plan_of, with_inner
+from headgate.channels.groups import plan_of, with_inner
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import Graph, graphs, views
+from headgate.channels.plan import STAYS, Plan
 from headgate.channels.rules import contraction, einsum
 from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of, returned_by
 from headgate.channels.values import Value, as_vector

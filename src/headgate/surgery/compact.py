@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from headgate.bank import bank_of
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.running import not_running
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, GateError, HeadgateWarning

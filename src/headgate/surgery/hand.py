@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from headgate.channels.groups import STAYS, Branch
 from headgate.channels.ledger import Obstacle
+from headgate.channels.plan import STAYS, Branch
 from headgate.channels.silence import Silence, find_silence
 from headgate.channels.trace import Example
 from headgate.curve import NEVER_ZERO

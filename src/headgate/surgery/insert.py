@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
-from headgate.channels.groups import Axis, Branch, Group, Plan
+from headgate.channels.plan import Axis, Branch, Group, Plan
 from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError

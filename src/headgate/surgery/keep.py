@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headgate.channels.groups import STAYS, Axis, Branch, Group, Plan
+from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 

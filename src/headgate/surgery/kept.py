@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.trace import Example, aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError

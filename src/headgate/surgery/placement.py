@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import Bank
-from headgate.channels.groups import Axis, Branch, Group, Plan
+from headgate.channels.plan import Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.trace import aliases
 from headgate.masked import put_mask_on_

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.groups import STAYS, Branch, Plan
+from headgate.channels.plan import STAYS, Branch, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 from headgate.layers import outputs_of

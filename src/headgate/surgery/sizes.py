@@ -16,7 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from headgate.channels.groups import STAYS, Axis, Branch, Plan
+from headgate.channels.plan import STAYS, Axis, Branch, Plan
 from headgate.surgery.keep import sites
 from headgate.surgery.recipe import within
 

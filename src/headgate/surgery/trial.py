@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
 from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (

@@ -1,0 +1,173 @@
+"""The plan: what can be removed from a model, as frozen data that prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from headgate.channels.ledger import Obstacle
+from headgate.channels.readers import Reader
+
+# The unit of an index that must stay.
+STAYS = -1
+
+Axis = tuple[str, int]
+K = TypeVar("K", str, Axis)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units with the same fate structure: written by the same axes, read by the same axes."""
+
+    name: str
+    start: int
+    size: int
+    writers: tuple[Axis, ...]
+    readers: tuple[Axis, ...]
+    stream: bool
+
+    @property
+    def units(self) -> range:
+        """The numbers of its units in the plan."""
+        return range(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The write side of a residual branch: the linear map at its end, whose rows can be silenced and cut.
+
+    `units` numbers the rows by the stream's units, from 0; `group` names the stream's group where both have the same
+    units in the same order, so that both can close in one order. `sliced` axes are cut in the small model, whose map
+    then writes its narrow output back into place. A branch that is silent altogether leaves with its `block`, the
+    module that only adds it to its input, if there is one. Else the modules in `inner`, the map and what only feeds
+    it, need not compute anything any more; there are none where that cannot be shown.
+    """
+
+    name: str
+    path: str
+    dim: int
+    units: tuple[int, ...]
+    group: str | None
+    masked: tuple[Axis, ...]
+    sliced: tuple[Axis, ...]
+    block: str | None
+    inner: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return max(self.units) + 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Channels that must stay: the axes that carry them, how many they are, and what stands in the way."""
+
+    axes: tuple[Axis, ...]
+    size: int
+    obstacles: tuple[Obstacle, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS."""
+
+    groups: tuple[Group, ...]
+    branches: tuple[Branch, ...]
+    refusals: tuple[Refusal, ...]
+    axes: Mapping[Axis, tuple[int, ...]]
+    widths: Mapping[str, tuple[int, ...]]
+    readers: tuple[Reader, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Units over all groups."""
+        return sum(group.size for group in self.groups)
+
+    def written_into(self, branch: Branch) -> tuple[str | None, ...]:
+        """The groups, by name, that the rows of a branch belong to; None stands for channels that stay."""
+        rows = self.axes.get(branch.sliced[0], (STAYS,))
+        found: dict[str | None, None] = {}
+        for row in rows:
+            found[next((group.name for group in self.groups if row in group.units), None)] = None
+        return tuple(found)
+
+    def without(self, reasons: Mapping[str, str]) -> Plan:
+        """The plan after these sites, by name, have turned out to stay."""
+        if not reasons:
+            return self
+        groups: list[Group] = []
+        numbers: dict[int, int] = {}
+        refusals = list(self.refusals)
+        for group in self.groups:
+            if group.name in reasons:
+                path = group.name.partition("#")[0]
+                obstacle = Obstacle(path, "trial", reasons[group.name])
+                refusals.append(Refusal(group.writers + group.readers, group.size, (obstacle,)))
+            else:
+                numbers.update(zip(group.units, range(len(numbers), len(numbers) + group.size), strict=True))
+                groups.append(replace(group, start=numbers[group.start]))
+        axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
+        widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
+        for branch in self.branches:
+            if branch.name in reasons:
+                obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
+                refusals.append(Refusal(branch.sliced, branch.size, (obstacle,)))
+        for reader in self.readers:
+            if reader.name in reasons:
+                obstacle = Obstacle(reader.path, "trial", reasons[reader.name])
+                refusals.append(Refusal(reader.masked, reader.size, (obstacle,)))
+        branches = tuple(branch for branch in self.branches if branch.name not in reasons)
+        readers = tuple(reader for reader in self.readers if reader.name not in reasons)
+        return Plan(tuple(groups), branches, tuple(refusals), with_units(axes), with_units(widths), readers)
+
+    def __str__(self) -> str:
+        rows = [("group", "units", "written by", "read by")]
+        for group in self.groups:
+            rows.append((group.name, str(group.size), _listed(group.writers), _listed(group.readers)))
+        text = _table(rows)
+        if self.refusals:
+            stays = [("stays", "size", "because")]
+            for refusal in self.refusals:
+                why = "; ".join(map(str, refusal.obstacles[:2]))
+                stays.append((_listed(refusal.axes, sides=True), str(refusal.size), why))
+            text += "\n\n" + _table(stays)
+        if self.branches:
+            writes = [("branch", "units", "written into")]
+            writes += [(branch.name, str(branch.size), _into(self.written_into(branch))) for branch in self.branches]
+            text += "\n\n" + _table(writes)
+        if self.readers:
+            reads = [("reader", "units", "reads from", "through")]
+            for reader in self.readers:
+                row = (reader.group or "channels that stay", _listed(reader.masked))
+                reads.append((reader.name, str(reader.size), *row))
+            text += "\n\n" + _table(reads)
+        return text
+
+
+def with_units(units: dict[K, tuple[int, ...]]) -> Mapping[K, tuple[int, ...]]:
+    """Only what can lose something."""
+    return MappingProxyType({key: numbers for key, numbers in units.items() if any(n != STAYS for n in numbers)})
+
+
+def renumbered(units: list[int], numbers: dict[int, int]) -> tuple[int, ...]:
+    """The units by their new numbers; those that have none stay."""
+    return tuple(numbers.get(unit, STAYS) for unit in units)
+
+
+def _listed(axes: Iterable[Axis], sides: bool = False) -> str:
+    names = [f"{name} ({'in' if axis else 'out'})" if sides else name for name, axis in axes]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _into(groups: Iterable[str | None]) -> str:
+    return ", ".join(group or "channels that stay" for group in groups)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,98 @@
+"""A layer with fewer inputs that picks them from a wider stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    _Layer = nn.Module
+else:
+    _Layer = object
+
+
+class Gather(_Layer):
+    """Mixed into a layer class: picks some of the `wide` channels it is given, and computes with those only."""
+
+    picked: Tensor
+    wide: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's own output for the picked channels."""
+        result: Tensor = super().forward(x.index_select(self.gathered_dim, self.picked))
+        return result
+
+    @property
+    def gathered_dim(self) -> int:
+        """The axis of channels: the second one for BatchNorm, the last for a linear map, else the one before space."""
+        if isinstance(self, nn.modules.batchnorm._BatchNorm):
+            return 1
+        return -1 if isinstance(self, nn.Linear) else 1 - cast(nn.modules.conv._ConvNd, self).weight.dim()
+
+    def pick_(self, picked: Tensor, wide: int) -> None:
+        """Sets which channels are read."""
+        self.register_buffer("picked", picked, persistent=False)
+        self.wide = wide
+
+    def extra_repr(self) -> str:
+        """The layer's own description, and from how many channels it picks."""
+        return f"{super().extra_repr()}, picked from {self.wide} channels"
+
+
+class GatherLinear(Gather, nn.Linear):
+    """A narrow `nn.Linear` that picks its inputs."""
+
+
+class GatherConv1d(Gather, nn.Conv1d):
+    """A narrow `nn.Conv1d` that picks its inputs."""
+
+
+class GatherConv2d(Gather, nn.Conv2d):
+    """A narrow `nn.Conv2d` that picks its inputs."""
+
+
+class GatherConv3d(Gather, nn.Conv3d):
+    """A narrow `nn.Conv3d` that picks its inputs."""
+
+
+class GatherBatchNorm1d(Gather, nn.BatchNorm1d):
+    """A narrow `nn.BatchNorm1d` that picks its inputs."""
+
+
+class GatherBatchNorm2d(Gather, nn.BatchNorm2d):
+    """A narrow `nn.BatchNorm2d` that picks its inputs."""
+
+
+class GatherBatchNorm3d(Gather, nn.BatchNorm3d):
+    """A narrow `nn.BatchNorm3d` that picks its inputs."""
+
+
+_GATHERS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: GatherLinear,
+    nn.Conv1d: GatherConv1d,
+    nn.Conv2d: GatherConv2d,
+    nn.Conv3d: GatherConv3d,
+    nn.BatchNorm1d: GatherBatchNorm1d,
+    nn.BatchNorm2d: GatherBatchNorm2d,
+    nn.BatchNorm3d: GatherBatchNorm3d,
+}
+
+
+def can_gather(module: nn.Module) -> bool:
+    """Whether the module is, or derives from, a layer that can become a `Gather` layer."""
+    return isinstance(module, tuple(_GATHERS)) and not isinstance(module, Gather)
+
+
+def gather_class(layer: type[nn.Module]) -> type[nn.Module]:
+    """The `Gather` class for a layer class; made once, on the spot, for classes of the user's own."""
+    if layer not in _GATHERS:
+        _GATHERS[layer] = type(f"Gather{layer.__name__}", (Gather, layer), {"__doc__": Gather.__doc__})
+    return _GATHERS[layer]
+
+
+def gather_(module: nn.Module, picked: Tensor, wide: int) -> None:
+    """Turns a layer into the `Gather` layer of its class; its tensors have been narrowed before."""
+    module.__class__ = gather_class(type(module))
+    assert isinstance(module, Gather)
+    module.pick_(picked, wide)
