@@ -70,6 +70,14 @@ class AcrossTokens(nn.Module):
         return self.down(F.relu(self.mix(self.up(x).transpose(1, 2)).transpose(1, 2)))
 
 
+class Mixing(AcrossTokens):
+    """The same within a branch that can fall silent and leave, after which nothing tells what its work depends on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(x)
+        return self.down(y + self.mix(y.transpose(1, 2)).transpose(1, 2))
+
+
 class Similar(nn.Module):
     """A product of activations, so the plan alone cannot tell the work; the rest can be removed."""
 
@@ -120,6 +128,7 @@ TOYS = {
     "post-activation": Toy(post_residual, image()),
     "tied": Toy(Tied, torch.tensor([[1, 2, 3]])),
     "across tokens": Toy(AcrossTokens, torch.randn(2, 5, 3), told_by_plan=False),
+    "across tokens in a branch": Toy(Mixing, torch.randn(2, 5, 3), told_by_plan=False),
     "product of activations": Toy(Similar, torch.randn(2, 5, 3), told_by_plan=False),
 }
 

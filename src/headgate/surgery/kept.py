@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, get_args
@@ -16,6 +16,7 @@ from headgate.channels.trace import Example, aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, status, unwrap
+from headgate.surgery import trial
 from headgate.surgery.compact import insertion_of, open_units
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
@@ -106,7 +107,7 @@ class _Work:
     """The multiply-accumulates of the network without gates, and whether the plan can tell what is left of them.
 
     A call on parameters alone uses each of their elements the same number of times. Whether that number stays the same
-    in a smaller network (another axis of the activations may shrink too) is tried once, on a copy cut at random.
+    in a smaller network (another axis of the activations may shrink too) is tried, on copies cut at random.
     """
 
     insertion: Insertion
@@ -157,9 +158,8 @@ def _call_terms(plan: Plan, shapes: Mapping[str, Shape], calls: Sequence[Call]) 
 
 
 def _foretells(work: _Work, root: nn.Module) -> bool:
-    trial = _trial(work.insertion.plan)
     try:
-        return work.left(trial) == _macs_after(root, work.insertion, trial)
+        return all(work.left(t) == _macs_after(root, work.insertion, t) for t in _trials(work.insertion.plan))
     except TraceError:
         return False
 
@@ -170,9 +170,12 @@ def _macs_after(root: nn.Module, insertion: Insertion, units: Mapping[str, Tenso
     return count(small, insertion.example, "kept").macs
 
 
-def _trial(plan: Plan) -> dict[str, Tensor]:
-    """Some of all units; of the branches that can leave altogether, every other one."""
+def _trials(plan: Plan) -> Iterator[dict[str, Tensor]]:
+    """Some of all units; then the same with every other branch silent that can leave altogether.
+
+    The first shows what the work of a layer depends on, which a layer that is gone cannot.
+    """
     vectors = random_vectors(sites(plan).values(), seed=0)
-    for branch in [branch for branch in plan.branches if branch.block is not None or branch.inner][::2]:
-        vectors[branch.name] = torch.zeros_like(vectors[branch.name])
-    return vectors
+    yield vectors
+    if may_leave := trial.leaving(plan):
+        yield vectors | trial.silent(plan, may_leave[::2])
