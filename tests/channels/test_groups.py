@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import pytest
@@ -37,6 +38,10 @@ def test_every_index_of_an_axis_has_its_unit(plan: hg.Plan) -> None:
     assert plan.axes["2.weight", 1] == plan.axes["0.bias", 0] == tuple(range(8))
     assert plan.axes["2.weight", 0] == tuple(range(8, 14))
     assert ("0.weight", 1) not in plan.axes
+
+
+def test_a_copy_of_a_plan_is_the_plan(plan: hg.Plan) -> None:
+    assert copy.deepcopy(plan) is plan
 
 
 def test_without_a_group_the_others_are_numbered_anew(plan: hg.Plan) -> None:

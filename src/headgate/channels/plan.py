@@ -86,6 +86,10 @@ class Plan:
         """Units over all groups."""
         return sum(group.size for group in self.groups)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Plan:
+        """Itself, since nothing can change it."""
+        return self
+
     def written_into(self, branch: Branch) -> tuple[str | None, ...]:
         """The groups, by name, that the rows of a branch belong to; None stands for channels that stay."""
         rows = self.axes.get(branch.sliced[0], (STAYS,))
