@@ -97,7 +97,8 @@ class Network:
         steps, seen = self.batches.steps, self.batches.steps * self.batches.size
         found = {"loss": self.loss.item() / steps, "train_accuracy": 100 * self.correct.item() / seen}
         kept = self.kept()
-        return found if kept is None else found | {"kept": kept}
+        told = {} if self.companion is None else self.companion.metrics()
+        return found | told | ({} if kept is None else {"kept": kept})
 
     def kept(self) -> float | None:
         """The fraction of gated units that stay; None where there are no gates."""

@@ -70,6 +70,10 @@ class Steered:
         """Once the budget is met, its masks are in the weights."""
         return self.method.train_on and self.budget.met
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing: what is kept tells where the budget stands."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """The budget's."""
         return self.budget.state_dict()

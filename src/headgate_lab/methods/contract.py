@@ -29,6 +29,9 @@ class Companion(Protocol):
     def settled(self) -> bool:
         """Whether the training may go on with the small network: what does not stay now will never matter again."""
 
+    def metrics(self) -> dict[str, float]:
+        """Between epochs, what there is to be recorded; always the same names."""
+
     def state_dict(self) -> dict[str, Any]:
         """To be saved with the network."""
 

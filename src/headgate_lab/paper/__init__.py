@@ -26,5 +26,6 @@ PAPER: dict[str, Part] = {
     "tinyimagenet": Part("PreResNet-164 on TinyImageNet", "Appendix E.4, tab:tinyimagenet", TINYIMAGENET),
     # The paper has no experiments on these: nothing is printed.
     "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
+    "sweep": Part("Any strength, our way and the naive one", "not in the paper", ()),
     "budget": Part("What a budget is made of", "not in the paper", ()),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, sensitivity
+from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, sensitivity, sweep
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -14,6 +14,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         lenet.EXPERIMENT,
         ablation.EXPERIMENT,
         cifar.EXPERIMENT,
+        sweep.EXPERIMENT,
         budget.EXPERIMENT,
     )
 }

@@ -120,12 +120,17 @@ class Cifar(Classification):
 
     def data(self) -> Data:
         """Shifted by up to 4 pixels and flipped."""
-        return Data(_images(self.dataset), NORMALISATION, pad=4, flip=True)
+        return augmented(self.dataset)
 
     def optimization(self) -> Optimization:
         """SGD with momentum; the paper's rate falls in steps, ours along a half cosine."""
         rate = in_steps if self.method == "paper" else half_cosine
         return Optimization("sgd", self.lr, self.weight_decay, rate)
+
+
+def augmented(dataset: Dataset) -> Data:
+    """Images that are shifted by up to 4 pixels and flipped when they are learned from."""
+    return Data(_images(dataset), NORMALISATION, pad=4, flip=True)
 
 
 @cache

@@ -120,6 +120,7 @@ def results(network: Network, full: int, test: Resident, example: Tensor) -> Met
         return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
+    told = {} if network.companion is None else network.companion.metrics()
     return {
         "accuracy": accuracy(small, test),
         "accuracy_before": before,
@@ -127,6 +128,7 @@ def results(network: Network, full: int, test: Resident, example: Tensor) -> Met
         "pruned": 100 * (1 - left / full),
         **({} if kept is None else {"pruned_channels": 100 * (1 - kept)}),
         "dead": 0,
+        **told,
     }
 
 

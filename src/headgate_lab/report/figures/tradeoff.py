@@ -20,7 +20,7 @@ LABELS = {
     "auc": "AUC",
 }
 # A method looks the same in every panel, whichever others stand beside it.
-COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4"}
+COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4", "naive": "C0"}
 
 
 def tradeoff(
@@ -89,4 +89,7 @@ tinyimagenet = partial(
 )
 link_prediction = partial(
     tradeoff, experiment="link_prediction", x="dimension", y="auc", panels=("dataset",), series=("method",)
+)
+sweep = partial(
+    tradeoff, experiment="sweep", x="strength", y="accuracy", panels=("network", "optimizer"), series=("method",)
 )

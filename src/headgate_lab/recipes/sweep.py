@@ -1,0 +1,102 @@
+"""Any strength: networks of several kinds under strengths from nothing to far too much, our way and the naive one.
+
+Ours is the library's default: relative masks, a floor, offsets moved by a bounded step of their own. Naive is what
+the paper describes: plain masks, offsets left to the optimizer of the weights, any layer free to close. Besides
+accuracy and size each run tells the largest share of a layer's channels that opened or closed in one step. Not
+measured yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from headgate_lab.data import mnist
+from headgate_lab.engine.network import Optimization
+from headgate_lab.methods.contract import Method
+from headgate_lab.methods.watched import Watched
+from headgate_lab.models.lenet import LeNet5
+from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.models.transformer import PatchTransformer
+from headgate_lab.models.vgg import VGG
+from headgate_lab.recipes.cifar import augmented
+from headgate_lab.recipes.classification import Classification, Data, half_cosine
+from headgate_lab.recipes.experiment import Experiment
+from headgate_lab.recipes.lenet import digits_of_mnist
+
+STRENGTHS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+NetworkName: TypeAlias = Literal["lenet5", "transformer", "vgg19", "preresnet20"]
+NETWORKS: dict[NetworkName, Callable[[float], nn.Module]] = {
+    "lenet5": lambda width: LeNet5(torch.relu, width),
+    "transformer": lambda width: PatchTransformer(width=width),
+    "vgg19": lambda width: VGG(width=width),
+    "preresnet20": lambda width: PreResNet(20, width=width),
+}
+ON_DIGITS = ("lenet5", "transformer")
+
+
+@dataclass(frozen=True)
+class Sweep(Classification):
+    """One network at one strength, digits for the smaller networks and CIFAR-10 for the others."""
+
+    experiment: ClassVar[str] = "sweep"
+
+    network: NetworkName
+    optimizer: Literal["sgd", "adam"]
+    method: Literal["ours", "naive"]
+    strength: float
+    length: int = field(default=10, kw_only=True)
+    batch_size: int = field(default=128, kw_only=True)
+
+    @property
+    def setting(self) -> str:
+        """Network, optimizer, method and strength."""
+        return f"{self.network} {self.optimizer} {self.method} strength {self.strength:g}"
+
+    @property
+    def architecture(self) -> Hashable:
+        """The network."""
+        return self.network
+
+    @property
+    def cohort(self) -> Hashable:
+        """What has the same images and batches can be stepped together."""
+        return self.network in ON_DIGITS, self.batch_size
+
+    def build(self, width: float) -> nn.Module:
+        """The network."""
+        return NETWORKS[self.network](width)
+
+    def pruning(self) -> Method:
+        """DAM, watched."""
+        if self.method == "ours":
+            return Watched(self.strength)
+        return Watched(self.strength, offset_update="plain", scale="plain", floor=1)
+
+    def data(self) -> Data:
+        """MNIST as it is, or CIFAR-10 shifted and flipped."""
+        return Data(digits_of_mnist(), mnist.NORMALISATION) if self.network in ON_DIGITS else augmented("cifar10")
+
+    def optimization(self) -> Optimization:
+        """Rates fall along a half cosine."""
+        return Optimization(self.optimizer, 0.05 if self.optimizer == "sgd" else 1e-3, 5e-4, half_cosine)
+
+
+def recipes() -> Sequence[Sweep]:
+    """Every network, optimizer, strength and way."""
+    return [
+        Sweep(network, optimizer, method, strength)
+        for network in NETWORKS
+        for optimizer in ("sgd", "adam")
+        for strength in STRENGTHS
+        for method in ("ours", "naive")
+    ]
+
+
+EXPERIMENT = Experiment(
+    "sweep", "any strength, our way and the naive one: who lives", "not in the paper", 1, recipes, together=6
+)

@@ -1,0 +1,74 @@
+"""The sweep of strengths: every network both ways for a few steps, and the watch that is kept on gates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import headgate as hg
+from headgate_lab.data.images import Images
+from headgate_lab.engine.job import Job
+from headgate_lab.engine.record import read_runs
+from headgate_lab.engine.run import Place, batches, run
+from headgate_lab.engine.watch import Lines
+from headgate_lab.methods.watched import Watched
+from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.models.vgg import VGG
+from headgate_lab.recipes import cifar, sweep
+from headgate_lab.recipes.sweep import Sweep
+
+
+def images(channels: int, pixels: int) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    found = torch.randint(0, 256, (32, channels, pixels, pixels), dtype=torch.uint8, generator=generator)
+    return Images(found, torch.arange(32) % 10, found[:20], torch.arange(20) % 10, tuple("0123456789"))
+
+
+@pytest.fixture(autouse=True)
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "digits_of_mnist", lambda: images(1, 28))
+    monkeypatch.setattr(cifar, "_images", lambda dataset: images(3, 16))
+    monkeypatch.setitem(sweep.NETWORKS, "vgg19", lambda width: VGG(widths=(8, 0, 8)))
+    monkeypatch.setitem(sweep.NETWORKS, "preresnet20", lambda width: PreResNet(11))
+
+
+def test_all_are_there_once_and_datasets_are_not_mixed() -> None:
+    found = sweep.recipes()
+    assert len(set(found)) == len(found) == 96
+    jobs = [Job(Sweep("lenet5", "sgd", "ours", 1.0), 0), Job(Sweep("vgg19", "sgd", "ours", 1.0), 0)]
+    assert len(batches(jobs, 6)) == 2
+
+
+def test_every_network_runs_both_ways(tmp_path: Path) -> None:
+    recipes = [recipe for recipe in sweep.recipes() if recipe.strength == 5.0]
+    jobs = [Job(replace(recipe, length=2, batch_size=8), 0) for recipe in recipes]
+    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
+    assert run(jobs, place, Lines(), together=16) == []
+    records = read_runs(tmp_path, "sweep")
+    assert len(records) == 16
+    for record in records:
+        assert 0 <= record["metrics"]["epochs"]["jump"][-1] <= 1
+        if record["config"]["method"] == "ours":
+            assert record["metrics"]["final"]["dead"] == 0
+            assert record["metrics"]["final"]["jump"] <= 0.25
+
+
+def test_the_watch_sees_the_largest_change() -> None:
+    model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 2))
+    method = Watched(1.0, floor=1)
+    method.attach(model, torch.randn(2, 4))
+    watcher = method.companion(model, 1)
+    gates = hg.gates(model)
+    for opened in (7, 8, 4):
+        with torch.no_grad():
+            gates["0"].offset.fill_(5 * ((opened - 0.5) / 10 - 1))
+        watcher.step()
+    assert watcher.metrics() == {"jump": pytest.approx(0.4)}
+    again = method.companion(model, 1)
+    again.load_state_dict(watcher.state_dict())
+    again.step()
+    assert again.metrics() == watcher.metrics()
