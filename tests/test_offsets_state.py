@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import headgate as hg
+from headgate.bank import bank_of
+from headgate.offsets import _gate_of
 from tests.offset_cases import OPTIMIZERS, PUSHES, RATE, MakeOptimizer, drive, expected_trajectory, offsets, toy
 
 
@@ -225,3 +227,19 @@ def test_an_average_of_a_gated_model():
     assert offsets(average)[0] == pytest.approx(expected, abs=1e-6)
     assert average(torch.ones(2, 3)).shape == (2, 2)
     assert [gate.name for gate in hg.status(average).gates] == ["module.1", "module.4"]
+
+
+def test_gates_that_were_taken_off():
+    """Their bank may live on until garbage is collected, known by an id that another parameter has by now."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    hg.insert_gates_(model, torch.randn(3, 4))
+    optimizer, bank = optim.SGD(hg.param_groups(model, lr=0.1)), bank_of(model)
+    assert bank is not None
+    hg.remove_gates_(model)
+    other = nn.Parameter(torch.zeros(3))
+    other.grad = torch.ones(3)
+    _gate_of[id(other)] = bank
+    optim.SGD([other], lr=0.1).step()
+    assert torch.equal(other, torch.full((3,), -0.1))
+    with pytest.raises(hg.OptimizerError, match="no longer has"):
+        optimizer.step()

@@ -103,7 +103,12 @@ def is_in_a_group(gate: OffsetOwner) -> bool:
 def _owner(parameter: Tensor) -> OffsetOwner | None:
     """The gate whose offset was handed out as this parameter; ids alone may have been reused."""
     gate = _gate_of.get(id(parameter))
-    return gate if gate is not None and gate.offset is parameter else None
+    return gate if gate is not None and _offset_of(gate) is parameter else None
+
+
+def _offset_of(gate: OffsetOwner) -> Tensor | None:
+    """None for the bank of a model whose gates were taken off: it may live on until garbage is collected."""
+    return getattr(gate, "offset", None)
 
 
 def _refuse_shared_offsets(found: dict[str, OffsetOwner]) -> None:
@@ -194,7 +199,7 @@ def _holds_offsets(group: ParamGroup) -> bool:
     if "offset_update" in group:
         return True
     held = set(map(id, group["params"]))
-    return any(number in held and id(gate.offset) == number for number, gate in list(_gate_of.items()))
+    return any(number in held and id(_offset_of(gate)) == number for number, gate in list(_gate_of.items()))
 
 
 def _move_offsets_(optimizer: Optimizer, groups: list[ParamGroup], only_hide: bool = False) -> None:
