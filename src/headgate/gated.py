@@ -12,7 +12,7 @@ from torch import nn
 from headgate.bank import BANK, Bank, InsertedGate, bank_of
 from headgate.errors import ArgumentError, GateError
 from headgate.gate import Gate, require_finite
-from headgate.masked import MaskedWeight
+from headgate.masked_weight import MaskedWeight
 from headgate.unmask import bake_inserted_
 
 AnyGate: TypeAlias = Gate | InsertedGate

@@ -3,7 +3,7 @@
 Since conv(x∘g, W) = conv(x, W∘g), a mask on what a weight reads is a mask on the weight: it costs a pass over
 parameters, not over feature maps, and no activation is stored for it. Inside the root's forward all weights are masked
 at once, since what costs in deep thin networks is the number of operations; a weight that is used elsewhere is masked
-by itself, with the same result.
+by itself, with the same result. Where a large weight meets an input smaller than itself, the input is masked after all.
 """
 
 from __future__ import annotations
@@ -11,158 +11,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from headgate.bank import (
-    BAKED,
-    OFFSETS,
-    OPEN,
-    PLACES,
-    Bank,
-    Offsets,
-    bank_of,
-    find_last_,
-    guarded,
-    unguarded,
-)
-from headgate.product import Vectors, grouped, mask_weights, product
+from headgate.bank import BAKED, OFFSETS, OPEN, PLACES, Bank, Offsets, bank_of, find_last_
+from headgate.inputs import let_inputs_be_masked_, sums_over_inputs
+from headgate.masked_weight import MaskedWeight, Shared, Side, is_plain, stacked_vectors
+from headgate.product import Vectors, grouped, mask_weights
 
 SHARED = "headgate_shared"
-
-
-class Side(nn.Module):
-    """The masks along one axis of a weight, as one vector.
-
-    `index` gives, for every index of the axis, its place in the chosen gates' masks laid end to end, followed by a
-    single 1 for what no gate controls.
-    """
-
-    index: Tensor
-
-    def __init__(self, bank: Bank, gates: Sequence[int], index: Tensor, axis: int) -> None:
-        super().__init__()
-        self.gates = tuple(gates)
-        self.axis = axis
-        # The usual case, one gate over the whole axis in its own order, needs no gathering.
-        self.direct = torch.equal(index, torch.arange(sum(bank.gates[gate].n for gate in gates)))
-        self.register_buffer("index", guarded(index).to(bank.offset.device), persistent=False)
-
-    def vector(self, masks: Sequence[Tensor]) -> Tensor:
-        """The masks of its gates, in the axis' order."""
-        if self.direct:
-            return masks[0] if len(masks) == 1 else torch.cat(list(masks))
-        return torch.cat([*masks, masks[0].new_ones(1)])[unguarded(self.index)]
-
-
-class Shared:
-    """The masked weights of a model, by id, while its root's forward runs; empty otherwise, and in copies.
-
-    `gated` remembers what there is to mask. Should a weight be exchanged for another, its id is unknown here, and it is
-    masked by itself.
-    """
-
-    def __init__(self) -> None:
-        self.weights: dict[int, Tensor] = {}
-        self.gated: dict[int, tuple[Tensor, MaskedWeight]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
-        return Shared()
-
-
-class MaskedWeight(nn.Module):
-    """The parametrization of a gated weight: the weight times its masks, in its own dtype.
-
-    Bank and shared weights are held in a tuple, so that they are no part of the state dict. `place` is where the
-    weight stood among its module's other parameters, to be put back there one day, last masked first.
-    """
-
-    def __init__(self, bank: Bank, shared: Shared, place: int) -> None:
-        super().__init__()
-        self._links = (bank, shared)
-        self.place = place
-        self.sides = nn.ModuleList()
-        # Of all sides: the axes, and the gates side by side. Asked for in every step.
-        self.axes: tuple[int, ...] = ()
-        self.gates: tuple[int, ...] = ()
-
-    def add_(self, side: Side) -> None:
-        """Masks one more axis."""
-        self.sides.append(side)
-        self.axes += (side.axis,)
-        self.gates += side.gates
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """The weight times its masks."""
-        bank, shared = self._links
-        masked = shared.weights.get(id(weight))
-        if masked is not None and self._can_be_used(masked, weight):
-            return masked
-        if not _is_plain(bank):
-            return product(weight.unsqueeze(0), stacked_vectors([self], [bank.mask(gate) for gate in self.gates]))[0]
-        return mask_weights(bank.offset, self._fresh_vectors, [weight], [[0]])[0]
-
-    def _can_be_used(self, masked: Tensor, weight: Tensor) -> bool:
-        """For a part of the model, autocast may have been switched off since, or gradients on."""
-        if masked.dtype != weight.dtype and not torch.is_autocast_enabled(weight.device.type):
-            return False
-        learns = torch.is_grad_enabled() and (weight.requires_grad or self._links[0].offset.requires_grad)
-        return masked.requires_grad or not learns
-
-    def _fresh_vectors(self, offset: Tensor) -> list[Vectors]:
-        bank = self._links[0]
-        return [stacked_vectors([self], [bank.masks(range(gate, gate + 1), offset) for gate in self.gates])]
-
-
-def stacked_vectors(group: Sequence[MaskedWeight], masks: Sequence[Tensor]) -> Vectors:
-    """The mask vectors of weights with the same masked axes, from the masks of all their gates, side by side."""
-    rows: list[list[Tensor]] = [[] for _ in group[0].sides]
-    at = 0
-    for mask in group:
-        for row, side in zip(rows, mask.sides, strict=True):
-            count = len(cast(Side, side).gates)
-            row.append(cast(Side, side).vector(masks[at : at + count]))
-            at += count
-    # Large weights come alone: one operation less for each.
-    stacked = (row[0].unsqueeze(0) if len(row) == 1 else torch.stack(row) for row in rows)
-    return list(zip(group[0].axes, stacked, strict=True))
-
-
-def _is_plain(bank: Bank) -> bool:
-    """Neither traced, nor under vmap and its like, nor with substituted offsets: there, plain operations are needed."""
-    if torch.compiler.is_compiling() or not isinstance(bank.offset, Offsets):
-        return False
-    # torch has no public way to ask.
-    return not torch._C._are_functorch_transforms_active()
 
 
 def _mask_all_(root: nn.Module, args: Any) -> None:
     """Before the root's forward: every gated weight times its masks, in one node of the graph."""
     bank = bank_of(root)
-    if bank is None or not _is_plain(bank):
+    if bank is None or not is_plain(bank):
         return
     shared = cast(Shared, getattr(root, SHARED))
     if not shared.gated:
         shared.gated = {id(weight): (weight, mask) for weight, mask in gated_weights(root)}
-    weights, parametrizations = zip(*shared.gated.values(), strict=True)
-    groups = grouped(weights, [mask.axes for mask in parametrizations])
+    masks = [mask for _, mask in shared.gated.values()]
+    factors, axes = zip(*(mask.factor(weight) for weight, mask in shared.gated.values()), strict=True)
+    groups = grouped(factors, axes)
     sizes = [gate.n for gate in bank.gates]
 
     def vectors(offset: Tensor) -> list[Vectors]:
-        masks = bank.masks(range(len(sizes)), offset).split(sizes)
-        together = ([parametrizations[number] for number in group] for group in groups)
-        return [stacked_vectors(ones, [masks[gate] for one in ones for gate in one.gates]) for ones in together]
+        of_gates = bank.masks(range(len(sizes)), offset).split(sizes)
+        found = []
+        for group in groups:
+            together = [masks[number] for number in group]
+            of_group = [of_gates[gate] for mask in together for gate in mask.gates]
+            found.append(stacked_vectors(together, axes[group[0]], of_group))
+        return found
 
-    shared.weights = dict(zip(shared.gated, mask_weights(bank.offset, vectors, weights, groups), strict=True))
+    products = mask_weights(bank.offset, vectors, factors, groups)
+    shared.forget_()
+    for (number, (weight, _)), factor, result in zip(shared.gated.items(), factors, products, strict=True):
+        (shared.weights if factor is weight else shared.vectors)[number] = result
 
 
 def _forget_(root: nn.Module, *unused: Any) -> None:
-    """Never kept longer: a replayed CUDA graph changes offsets and weights without anyone noticing."""
+    """After the root's forward, however it ended."""
     shared = getattr(root, SHARED, None)
     # Compilers, under which nothing is kept, must not see a change of state.
-    if isinstance(shared, Shared) and shared.weights:
-        shared.weights = {}
+    if isinstance(shared, Shared) and (shared.weights or shared.vectors):
+        shared.forget_()
 
 
 def attach_(root: nn.Module) -> None:
@@ -191,8 +84,11 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
     path, _, leaf = name.rpartition(".")
     module = root.get_submodule(path)
     if not parametrize.is_parametrized(module, leaf):
-        mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf))
+        reads = leaf == "weight" and sums_over_inputs(module)
+        mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf), reads)
         parametrize.register_parametrization(module, leaf, mask)
+        if reads:
+            let_inputs_be_masked_(module)
     mask_on(module, leaf).add_(Side(bank, gates, index, axis))
 
 

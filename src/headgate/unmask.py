@@ -11,7 +11,8 @@ from torch.nn.utils import parametrize
 
 from headgate.bank import BAKED, OPEN, Bank, guarded, uninstall_bank_
 from headgate.errors import GateError
-from headgate.masked import SHARED, Shared, detach_, gated, gated_weights, mask_on, masks_of
+from headgate.masked import SHARED, detach_, gated, gated_weights, mask_on, masks_of
+from headgate.masked_weight import Shared
 
 
 def take_masks_off_(root: nn.Module) -> None:
@@ -37,7 +38,7 @@ def folded_weights(root: nn.Module) -> list[tuple[Tensor, Tensor]]:
                 "parametrize before insert_gates_, or take it off first"
             )
     if isinstance(shared := getattr(root, SHARED, None), Shared):
-        shared.weights = {}  # left behind where a forward was interrupted
+        shared.forget_()  # left behind where a forward was interrupted
     return list({id(weight): (weight, mask(weight)) for weight, mask in gated_weights(root)}.values())
 
 
@@ -76,7 +77,8 @@ def _take_mask_off_(module: nn.Module, name: str) -> None:
         del module.parametrizations
         module.__class__ = plain
     else:
-        rest = {key: value for key, value in vars(gated).items() if key not in (name, "__dict__", "__weakref__")}
+        own = (name, "forward", "__dict__", "__weakref__")
+        rest = {key: value for key, value in vars(gated).items() if key not in own}
         module.__class__ = type(gated.__name__, (plain,), rest)
     later = list(module._parameters)[place:]
     module.register_parameter(name, original)

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 import headgate as hg
 from headgate.bank import Bank, bank_of
-from headgate.masked import MaskedWeight
+from headgate.masked_weight import MaskedWeight
 from tests.small_nets import Residual, Tied, image, trained
 
 

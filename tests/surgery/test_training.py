@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headgate as hg
 from headgate import masked
+from headgate.masked_weight import MaskedWeight
 from headgate.surgery import compact as compact_module
 from headgate.surgery import insert
 from headgate.surgery.keep import chosen
@@ -312,7 +313,7 @@ def test_a_copy_is_independent():
     before, copied = state(gated), copy.deepcopy(gated)
     assert inserted(copied) is not inserted(gated) and inserted(copied).root is copied
     assert copied.headgate_shared is not gated.headgate_shared and not copied.headgate_shared.gated
-    weights = {id(mask._links[0]) for mask in copied.modules() if isinstance(mask, masked.MaskedWeight)}
+    weights = {id(mask._links[0]) for mask in copied.modules() if isinstance(mask, MaskedWeight)}
     assert weights == {id(inserted(copied))}
     train(copied, some("residual", 3))
     assert not torch.equal(inserted(copied).offset, inserted(gated).offset)
