@@ -33,19 +33,21 @@ class InputMask(Protocol):
         """The mask along the weight's inputs."""
 
 
-def sums_over_inputs(module: nn.Module) -> bool:
-    """Whether this is a layer of torch's own, no subclass, every output of which sums over all inputs."""
-    return type(module) in _KINDS and getattr(module, "groups", 1) == 1
+def can_mask_inputs(module: nn.Module) -> bool:
+    """Whether this is a layer of torch's own, no subclass, with a large weight that sums over all inputs."""
+    if type(module) not in _KINDS or getattr(module, "groups", 1) != 1:
+        return False
+    return cast(Tensor, module.weight).numel() >= LARGE
+
+
+def pays_for(weight: Tensor) -> bool:
+    """Whether the mask of a large weight should go to its inputs there; on GPUs fused kernels mask weights well."""
+    return weight.device.type == "cpu"
 
 
 def let_inputs_be_masked_(module: nn.Module) -> None:
     """Gives a layer whose weight has just been parametrized, and with it a class of its own, the forward below."""
     type(module).forward = _forward
-
-
-def is_large(weight: Tensor) -> bool:
-    """Whether a mask on this weight's inputs is worth an operation; on GPUs fused kernels mask large weights well."""
-    return weight.numel() >= LARGE and weight.device.type == "cpu"
 
 
 def _forward(self: nn.Linear | nn.modules.conv._ConvNd, input: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from headgate.bank import BAKED, OFFSETS, OPEN, PLACES, Bank, Offsets, bank_of, find_last_
-from headgate.inputs import let_inputs_be_masked_, sums_over_inputs
+from headgate.inputs import can_mask_inputs, let_inputs_be_masked_
 from headgate.masked_weight import MaskedWeight, Shared, Side, is_plain, stacked_vectors
 from headgate.product import Vectors, grouped, mask_weights
 
@@ -84,7 +84,7 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
     path, _, leaf = name.rpartition(".")
     module = root.get_submodule(path)
     if not parametrize.is_parametrized(module, leaf):
-        reads = leaf == "weight" and sums_over_inputs(module)
+        reads = leaf == "weight" and can_mask_inputs(module)
         mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf), reads)
         parametrize.register_parametrization(module, leaf, mask)
         if reads:

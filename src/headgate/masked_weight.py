@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import Bank, Offsets, guarded, unguarded
-from headgate.inputs import is_large
+from headgate.inputs import pays_for
 from headgate.product import Vectors, mask_weights, product
 
 
@@ -63,7 +63,7 @@ class MaskedWeight(nn.Module):
 
     Bank and shared weights are held in a tuple, so that they are no part of the state dict. `place` is where the
     weight stood among its module's other parameters, to be put back there one day, last masked first. `reads` tells
-    that its module's forward can mask what axis 1 reads instead, see `headgate.inputs`.
+    that its module's forward may mask what axis 1 reads instead, see `headgate.inputs`.
     """
 
     def __init__(self, bank: Bank, shared: Shared, place: int, reads: bool) -> None:
@@ -98,7 +98,7 @@ class MaskedWeight(nn.Module):
 
     def stays_apart(self, weight: Tensor) -> bool:
         """Whether its masks may be multiplied with what the weight reads, so that it is not masked in advance."""
-        return self.reads and set(self.axes) == {1} and is_large(weight)
+        return self.reads and set(self.axes) == {1} and pays_for(weight)
 
     def factor(self, weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """What is multiplied with its masks in advance, and along which axes: the weight, or ones if it stays apart."""

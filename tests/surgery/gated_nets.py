@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 import headgate as hg
+from headgate import inputs
 from headgate.bank import Bank, bank_of
 from headgate.masked_weight import MaskedWeight
 from tests.small_nets import Residual, Tied, image, trained
@@ -78,7 +79,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 
 @cache
-def _pair(name: str) -> tuple[nn.Module, nn.Module]:
+def _pair(name: str, large: int) -> tuple[nn.Module, nn.Module]:
+    """Which weights are large, `inputs.LARGE`, is decided when gates are inserted."""
+    assert large == inputs.LARGE
     torch.manual_seed(1)
     build, example = NETS[name]
     dense = trained(build())
@@ -91,7 +94,7 @@ def _pair(name: str) -> tuple[nn.Module, nn.Module]:
 
 def pair(name: str, moved: bool = True, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, nn.Module, Tensor]:
     """A dense network, the same with gates (their offsets `moved` apart, some units closed), and an input."""
-    dense, gated = copy.deepcopy(_pair(name))
+    dense, gated = copy.deepcopy(_pair(name, inputs.LARGE))
     if moved:
         move_(gated)
     return dense.to(dtype), gated.to(dtype), NETS[name][1]().to(dtype)

@@ -236,14 +236,28 @@ class Sliced(nn.Linear):
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda: Sliced(6, 3),
-        lambda: nn.Conv2d(6, 4, 1, groups=2),
-        lambda: nn.ConvTranspose2d(6, 3, 1),
-        lambda: nn.Bilinear(6, 6, 3),
+        lambda: Sliced(512, 256),
+        lambda: nn.Conv2d(512, 512, 1, groups=2),
+        lambda: nn.ConvTranspose2d(512, 256, 1),
+        lambda: nn.Linear(512, 100),
     ],
 )
 def test_other_layers_have_their_weights_masked(layer: Callable[[], nn.Module]):
-    assert not inputs.sums_over_inputs(layer())
+    assert not inputs.can_mask_inputs(layer())
+
+
+def test_small_weights_keep_the_forward_of_torch():
+    gated = gated_copy(wide(), torch.randn(2, 4))
+    assert inputs.can_mask_inputs(nn.Linear(256, 256))
+    assert [type(layer).forward is nn.Linear.forward for layer in gated.children()][::2] == [True, False, True]
+
+
+def test_what_a_layer_writes_is_masked_on_its_weight(used: Used):
+    """The last layer of a branch has masks along both axes."""
+    _, gated, x = pair("residual")
+    assert gated.blocks[0].b.parametrizations.weight[0].axes == (1, 0)
+    gated(x)
+    assert len(used) == len(gated.blocks) + 1
 
 
 def test_an_input_that_does_not_fit_is_refused_as_ever(used: Used):
