@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import headgate as hg
+from headgate import inputs
 from tests.surgery.gated_nets import inserted, pair, square
 
 STEPS, COLD_STEPS, RANKS, RATE = 9, 3, 2, 0.05
@@ -21,6 +23,7 @@ WRAPPINGS: dict[str, tuple[dict[str, Any], bool]] = {
     "plain": ({}, False),
     "bucket views": ({"gradient_as_bucket_view": True}, False),
     "unused": ({"find_unused_parameters": True}, True),
+    "masked inputs": ({}, False),
 }
 
 
@@ -30,6 +33,12 @@ def batch(step: int) -> Tensor:
 
 def trained(wrapping: str, rank: int, ranks: int) -> dict[str, Any]:
     """Trains with a cold start; each rank sees its share of every batch."""
+    large = 0 if wrapping == "masked inputs" else inputs.LARGE
+    with patch.multiple(inputs, LARGE=large, _is_smaller=lambda x, weight: True):
+        return _trained(wrapping, rank, ranks)
+
+
+def _trained(wrapping: str, rank: int, ranks: int) -> dict[str, Any]:
     options, skips = WRAPPINGS[wrapping]
     _, gated, _ = pair("skipping", moved=False)
     model: nn.Module = DistributedDataParallel(gated, **options) if ranks > 1 else gated

@@ -317,6 +317,24 @@ def test_one_layer_in_two_checkpoints(used: Used):
     assert used.count((8, 8)) == 4
 
 
+def test_a_part_with_gradients_switched_on(used: Used):
+    """As a model does that differentiates inside its own forward, called without gradients."""
+    _, gated, x = pair("chain")
+    run, seen = gated[5].forward, []
+
+    def with_gradients(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            output = run(x)
+            seen.append(torch.autograd.grad(output.sum(), inserted(gated).offset)[0])
+            return output
+
+    gated[5].forward = with_gradients
+    with torch.no_grad():
+        gated(x)
+    assert used == [(6, 8), (3, 6)]
+    assert seen[0][0] == 0 and seen[0][1] != 0
+
+
 def test_parts_called_directly(used: Used):
     dense, gated, x = pair("chain")
     dense.eval(), gated.eval()
