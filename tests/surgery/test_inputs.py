@@ -252,6 +252,11 @@ def test_small_weights_keep_the_forward_of_torch():
     assert [type(layer).forward is nn.Linear.forward for layer in gated.children()][::2] == [True, False, True]
 
 
+def test_elsewhere_than_on_a_cpu_weights_are_masked():
+    assert inputs.pays_for(torch.empty(1))
+    assert not inputs.pays_for(torch.empty(1, device="meta"))
+
+
 def test_what_a_layer_writes_is_masked_on_its_weight(used: Used):
     """The last layer of a branch has masks along both axes."""
     _, gated, x = pair("residual")
