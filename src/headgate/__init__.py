@@ -31,6 +31,7 @@ from headgate.surgery.budget import Budget
 from headgate.surgery.compact import compact, remove_gates_
 from headgate.surgery.insert import insert_gates_
 from headgate.surgery.kept import kept
+from headgate.surgery.order_by import order_by
 from headgate.surgery.planning import find_groups
 from headgate.surgery.shrink import shrink
 from headgate.surgery.transfer import transfer_
@@ -69,6 +70,7 @@ __all__ = [
     "kept",
     "load",
     "offset_group",
+    "order_by",
     "param_groups",
     "penalty",
     "remove_gates_",

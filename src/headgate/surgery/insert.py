@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -54,7 +54,7 @@ def insert_gates_(
     where: Where | None = None,
     streams: bool = True,
     readers: bool = False,
-    order: Order = "index",
+    order: Order | Mapping[str, Order] = "index",
     scale: Scale = "relative",
     floor: int = 4,
     branches: Branches = "narrow",
@@ -74,7 +74,8 @@ def insert_gates_(
         streams: whether residual streams (groups that activations are added into) get a gate too.
         readers: whether the entry of every residual branch gets a gate of its own on what it reads from its stream; in
             the small model its first layer picks those channels. What the stream's gate has closed is closed there too.
-        order: which units close first: a named order, or a permutation for models with one size of group.
+        order: which units close first: a named order, a permutation for models with one size of group, or orders by the
+            name of every site, as from `order_by`. Branches and readers of a stream that is gated take its order.
         scale: "relative" starts with masks of ones; "plain" is the paper's Eq. 2.
         floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
         branches: "narrow" cuts what a residual branch does not write, and its last layer writes the rest into place.
@@ -126,12 +127,26 @@ def _specs(chosen: list[Site], floor: int) -> tuple[GateSpec, ...]:
     return tuple(specs)
 
 
-def _places(chosen: list[Site], order: Order) -> tuple[list[Tensor], int]:
+def _places(chosen: list[Site], order: Order | Mapping[str, Order]) -> tuple[list[Tensor], int]:
     """Every gate's places, and what they count from. Branches and readers take their stream's: sets are nested then."""
-    named = {site.name: places_of(order, site.size) for site in chosen}
-    streams = {site.name: site.group for site in chosen if not isinstance(site, Group)}
-    places = [named.get(streams.get(site.name) or "", named[site.name])[0] for site in chosen]
-    return places, named[chosen[0].name][1]
+    gated = {site.name for site in chosen}
+    leading = [site.name if isinstance(site, Group) or site.group not in gated else site.group for site in chosen]
+    found = {site.name: _placed(site, order) for site in chosen if site.name in leading}
+    counts = {count_from for _, count_from in found.values()}
+    if len(counts) > 1:
+        raise ArgumentError("insert_gates_: some orders count from 0 and some from 1; all must do the same")
+    return [found[name][0] for name in leading], counts.pop()
+
+
+def _placed(site: Site, order: Order | Mapping[str, Order]) -> tuple[Tensor, int]:
+    if not isinstance(order, Mapping):
+        return places_of(order, site.size)
+    if site.name not in order:
+        raise ArgumentError(f"insert_gates_: order names no order for {site.name!r}, which is to be gated")
+    try:
+        return places_of(order[site.name], site.size)
+    except ArgumentError as error:
+        raise ArgumentError(f"insert_gates_: order of {site.name!r}: {error}") from None
 
 
 def discard_gates_(model: nn.Module) -> None:
@@ -159,7 +174,7 @@ def _switch(name: str, value: Any) -> bool:
     return true_or_false(f"insert_gates_: {name}", value)
 
 
-def _check_options(where: Any, order: Order, scale: str, branches: str, placement: str) -> None:
+def _check_options(where: Any, order: Order | Mapping[str, Order], scale: str, branches: str, placement: str) -> None:
     """Before the analysis, which takes its time."""
     if where is not None and not callable(where):
         raise ArgumentError(f"insert_gates_: where={where!r} must be a function of a site's name and module, or None")
