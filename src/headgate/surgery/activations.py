@@ -96,7 +96,7 @@ class Taylor(Activations):
         loss = self._loss_fn(outputs, targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise ArgumentError("order_by: loss_fn must return one number that depends on the model's outputs")
-        slopes = torch.autograd.grad(loss.sum(), seen, allow_unused=True)
+        slopes = torch.autograd.grad(loss.sum(), seen, allow_unused=True) if seen else ()
         effects: dict[str, Tensor] = {}
         for tap, values, slope in zip(taps, seen, slopes, strict=True):
             if slope is not None:
