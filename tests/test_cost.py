@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headgate as hg
 from headgate.channels.trace import Example
-from headgate.cost import Cost, Latency, _latency, _runnable, cost
+from headgate.cost import Cost, Latency, _runnable, cost, latency_of
 
 
 class Run(nn.Module):
@@ -238,7 +238,7 @@ def test_latency_counts_calls_in_evaluation_mode():
 def test_the_median_and_the_quartiles(monkeypatch: pytest.MonkeyPatch):
     times = iter([5.0, 1.0, 2.0, 4.0, 3.0])
     monkeypatch.setattr(sys.modules["headgate.cost"], "_time_on_host", lambda run, device: next(times))
-    assert _latency(nn.Identity(), Example.of(R(2)), 5) == Latency(3.0, 2.0, "cpu", 2)
+    assert latency_of(nn.Identity(), Example.of(R(2)), 5) == Latency(3.0, 2.0, "cpu", 2)
 
 
 def test_what_is_timed():

@@ -133,7 +133,7 @@ def cost(model: nn.Module, example: Any, *, trace: bool = True, latency: bool = 
         bytes=stored,
         macs=None if counted is None else counted.macs,
         peak_activation_bytes=None if counted is None else counted.peak_activation_bytes,
-        latency=_latency(_runnable(model), given, repeats) if latency else None,
+        latency=latency_of(_runnable(model), given, repeats) if latency else None,
         uncounted=() if counted is None else counted.uncounted,
     )
 
@@ -146,7 +146,8 @@ def _runnable(model: nn.Module) -> nn.Module:
     return unwrap(model, "cost") if any(isinstance(module, parallel) for module in model.modules()) else model
 
 
-def _latency(model: nn.Module, example: Example, repeats: int) -> Latency:
+def latency_of(model: nn.Module, example: Example, repeats: int) -> Latency:
+    """Measured where the model is, in evaluation mode, after a warm-up."""
     inputs = [leaf for leaf in tree_leaves((example.args, example.kwargs)) if isinstance(leaf, Tensor)]
     given = example.fresh()
     device = next((tensor.device for tensor in (*model.parameters(), *inputs)), torch.device("cpu"))

@@ -291,8 +291,8 @@ def bad(**arguments: Any) -> str:
 
 
 def test_what_cannot_be_is_refused_at_the_start() -> None:
-    assert "exactly one of params, macs, channels, not none" in bad()
-    assert "exactly one of params, macs, channels, not params, macs" in bad(params=0.3, macs=0.3)
+    assert "exactly one of params, macs, channels, latency_ms, not none" in bad()
+    assert "exactly one of params, macs, channels, latency_ms, not params, macs" in bad(params=0.3, macs=0.3)
     assert "no less than the full network" in bad(params=1.0)
     assert "no less than the full network" in bad(params=10**9)
     assert "params=0.001 asks for 14; with every gate at its floor" in bad(params=0.001)

@@ -10,28 +10,29 @@ gate by gate, the offsets rest, and the masks move into the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from headgate.arguments import number
 from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
 from headgate.channels.trace import Example
+from headgate.cost import Latency
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
 from headgate.surgery.hand import placed_gates
+from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
+from headgate.surgery.schedule import TRAVELS, schedule_of
+from headgate.surgery.stopwatch import Stopwatch
+from headgate.surgery.targets import only_one, target_of, time_target_of
+from headgate.surgery.times import PER_MS
 from headgate.unmask import bake_inserted_
 
-# How far offsets could travel in the time there is, in ways from all open to all closed: room to wait and to turn.
-TRAVELS = 3.0
-# An offset that moves faster than this jumps.
-FASTEST = 0.5
 CHECKS = 1000
 # Below this many times the target it looks more often, by this factor.
 NEAR, OFTENER = 1.2, 8
@@ -43,28 +44,21 @@ GAIN, MOST = 2.0, 0.5
 Weigh: TypeAlias = Literal["savings", "mean"]
 
 
-@dataclass(frozen=True)
-class _Schedule:
-    """Steps: the offsets move after `begin` and rest at `end` at the latest."""
-
-    begin: int
-    end: int
-
-    def wanted(self, step: int, full: float, target: float) -> float:
-        """The wanted size after so many steps, from full to target by equal factors."""
-        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
-        return float(full * (target / full) ** done)
-
-
 class Budget:
     """Steers the gates of a model to a size; add `penalty()` to the loss, and call `step()` after the optimizer's.
 
     Args:
         model: a model that `insert_gates_` has gated.
-        example: what to count multiply-accumulates on; by default the example the gates were inserted with.
+        example: what to count multiply-accumulates or to measure time on; by default the example the gates were
+            inserted with.
         params: the parameters wanted: a fraction up to 1, or a number.
-        macs: the multiply-accumulates wanted, likewise. Give exactly one of the three.
+        macs: the multiply-accumulates wanted, likewise. Give exactly one of the four.
         channels: the gated units wanted, likewise.
+        latency_ms: the milliseconds wanted for a forward pass of the example, in evaluation mode, on `device`. Networks
+            of eight widths are cut and timed at the start, for some seconds (the logger "headgate" tells), and a few
+            more on the way. At the end the cut network's median is at or below the target, or above it by no more than
+            the spread of its measurements.
+        device: where to measure time; by default where the model is. Keep it as busy as it will be in use.
         steps: how many steps the training has.
         reach: the fraction of the steps by which the target is met. After that the gates rest.
         start: the fraction of the steps before which no gate moves.
@@ -89,7 +83,7 @@ class Budget:
 
     Raises:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
-            that one does; or fewer steps than the gates need.
+            (or the shortest time) that one does; or fewer steps than the gates need.
         GateError: no inserted gates, or gates placed by hand besides.
     """
 
@@ -101,6 +95,8 @@ class Budget:
         params: float | None = None,
         macs: float | None = None,
         channels: float | None = None,
+        latency_ms: float | None = None,
+        device: torch.device | str | None = None,
         steps: int,
         reach: float = 0.5,
         start: float = 0.1,
@@ -113,23 +109,51 @@ class Budget:
         root = unwrap(model, "Budget")
         refuse_gated_parts(root, "Budget", "Budget({}, …) steers them")
         self._bank = _bank(root)
-        self._of, wanted = _only_one({"params": params, "macs": macs, "channels": channels})
-        self._schedule = _schedule(steps, reach, start)
-        given = None if example is None else Example.of(example)
-        self._gauge: Gauge = gauge_of(root, insertion_of(root, "Budget"), self._of, given)
-        self.full = self._gauge.size(self._gauge.most)
-        self.target = _target(self._of, wanted, self.full, self._gauge.size(self._gauge.least))
-        device = self._bank.offset.device
-        self._strength = torch.zeros((), device=device)
-        self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=device)
-        self._step, self._size, self.met = 0, self.full, False
+        self._of, wanted = only_one({"params": params, "macs": macs, "channels": channels, "latency_ms": latency_ms})
+        self._schedule = schedule_of(steps, reach, start)
+        given, insertion = None if example is None else Example.of(example), insertion_of(root, "Budget")
+        self._stopwatch = _stopwatch(self._of, root, insertion, given, device)
+        self._gauge: Gauge = gauge_of(root, insertion, self._of, given)
+        if self._stopwatch is None:
+            least = self._gauge.size(self._gauge.least)
+            self._full = self._gauge.size(self._gauge.most)
+            self._target = target_of(self._of, wanted, self._full, least)
+        else:
+            least = self._stopwatch.learn_(self._gauge)
+            self._full = self._gauge.size(self._gauge.most)
+            self._target = time_target_of(wanted, self._full, least)
+        here = self._bank.offset.device
+        self._strength = torch.zeros((), device=here)
+        self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=here)
+        self._step, self._size, self.met = 0, self._full, False
         self._coming: Late | None = None
         self._settle_bank()
 
     @property
-    def size(self) -> int:
-        """What compaction would leave: exactly once the target is met, as of an earlier look before."""
-        return self._size
+    def size(self) -> float:
+        """What compaction would leave: exactly once the target is met, as of an earlier look before.
+
+        Of milliseconds an estimate before, and then what was measured.
+        """
+        return self._shown(self._size)
+
+    @property
+    def full(self) -> float:
+        """The size of the whole network."""
+        return self._shown(self._full)
+
+    @property
+    def target(self) -> float:
+        """The size that was asked for."""
+        return self._shown(self._target)
+
+    @property
+    def latency(self) -> Latency | None:
+        """Of a budget of milliseconds, what was measured last: once the target is met, of the network as it will be."""
+        return None if self._stopwatch is None else self._stopwatch.latest
+
+    def _shown(self, size: int) -> float:
+        return size if self._stopwatch is None else size / PER_MS
 
     @property
     def stage(self) -> Literal["waiting", "closing", "met"]:
@@ -149,7 +173,8 @@ class Budget:
     def step(self) -> None:
         """To be called once after every step of the optimizer. Now and then it looks at the gates.
 
-        It never waits for a device: sizes are computed there, and what a look finds is acted upon at the next one.
+        It never waits for a device, unless to measure time: sizes are computed there, and what a look finds is acted
+        upon at the next one.
         """
         self._step += 1
         if not self.met and self._step >= self._schedule.begin:
@@ -159,9 +184,9 @@ class Budget:
                 self._look()
         self._settle_bank()
 
-    def by_layer(self) -> dict[str, int]:
-        """What is left of each parameter, or of each call's multiply-accumulates: where the budget went."""
-        return self._gauge.by_name(self._gauge.kept())
+    def by_layer(self) -> dict[str, float]:
+        """What is left of each parameter, of each call's multiply-accumulates or each module's milliseconds."""
+        return {name: self._shown(size) for name, size in self._gauge.by_name(self._gauge.kept()).items()}
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved with the model and the optimizer."""
@@ -169,9 +194,11 @@ class Budget:
             "step": self._step,
             "met": self.met,
             "size": self._size,
+            "full": self._full,
             "coming": None if self._coming is None else self._coming.read(),
             "strength": self._strength.clone(),
             "weights": self._weights.clone(),
+            "times": None if self._stopwatch is None else self._stopwatch.state(self._gauge),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -192,12 +219,15 @@ class Budget:
         self._coming = None if coming is None else Late(torch.tensor(coming))
         self._strength.copy_(state["strength"])
         self._weights.copy_(state["weights"])
+        if self._stopwatch is not None:
+            self._stopwatch.load_(self._gauge, state["times"])
+            self._full = int(state["full"])
         self._settle_bank()
 
     def _is_due(self) -> bool:
         """Often near the end: gates of a large layer close several units in a step."""
         every = max(1, (self._schedule.end - self._schedule.begin) // CHECKS)
-        if self._size < NEAR * self.target:
+        if self._size < NEAR * self._target:
             every = max(1, every // OFTENER)
         return self._step % every == 0 or self._step >= self._schedule.end
 
@@ -205,7 +235,9 @@ class Budget:
         """Acts on what the last look has found, which has arrived by now, and looks again."""
         if self._coming is not None:
             self._size = self._coming.read()
-        if self._size <= self.target or self._step >= self._schedule.end:
+        if self._stopwatch is not None:
+            self._size = self._stopwatch.checked_(self._gauge, self._size)
+        if self._size <= self._target or self._step >= self._schedule.end:
             self._finish()
         else:
             self._coming = Late(self._steer())
@@ -214,7 +246,7 @@ class Budget:
         """Strength and weights for the size that the network has now, all on its device; returns the size."""
         self._gauge = self._gauge.on(self._bank.offset.device)
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
-        wanted = self._schedule.wanted(self._step, self.full, self.target)
+        wanted = self._schedule.wanted(self._step, self._full, self._target)
         self._strength.mul_((GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp())
         if self._weigh == "savings":
             # Units that close for one unit of offset, times what each of them saves.
@@ -226,7 +258,8 @@ class Budget:
     def _finish(self) -> None:
         """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
         self._gauge = self._gauge.on(self._bank.offset.device)
-        settled = self._gauge.settled(self._gauge.kept(), self.target, self._smallest_open())
+        settle = self._gauge.settled if self._stopwatch is None else partial(self._stopwatch.settled_, self._gauge)
+        settled = settle(self._gauge.kept(), self._target, self._smallest_open())
         self._size = self._gauge.size(settled)
         if self._bake:
             bake_inserted_(self._bank)
@@ -262,39 +295,11 @@ def _bank(root: nn.Module) -> Bank:
     return bank
 
 
-def _only_one(targets: Mapping[str, float | None]) -> tuple[str, float]:
-    given = {name: value for name, value in targets.items() if value is not None}
-    if len(given) != 1:
-        raise ArgumentError(f"Budget: give exactly one of {', '.join(targets)}, not {', '.join(given) or 'none'}")
-    ((name, value),) = given.items()
-    return name, number(f"Budget: {name}", value, above_zero=True)
-
-
-def _schedule(steps: int, reach: float, start: float) -> _Schedule:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ArgumentError(f"Budget: steps={steps!r} must be a whole number of 1 or more: all steps of the training")
-    start, reach = number("Budget: start", start), number("Budget: reach", reach)
-    if not 0 <= start < reach <= 1:
-        raise ArgumentError(
-            f"Budget: start={start:g} and reach={reach:g} must be fractions of the steps, in that order"
-        )
-    schedule = _Schedule(max(1, round(start * steps)), round(reach * steps))
-    needed = TRAVELS * 6 / FASTEST
-    if schedule.end - schedule.begin < needed:
-        raise ArgumentError(
-            f"Budget: between start={start:g} and reach={reach:g} of {steps} steps there are "
-            f"{max(0, schedule.end - schedule.begin)}; gates need {needed:.0f} or more to close without jumping"
-        )
-    return schedule
-
-
-def _target(of: str, wanted: float, full: int, least: int) -> int:
-    target = int(wanted * full) if wanted <= 1 else int(wanted)
-    if target >= full:
-        raise ArgumentError(f"Budget: {of}={wanted:g} is no less than the full network has: {full:,}")
-    if target < least:
-        raise ArgumentError(
-            f"Budget: {of}={wanted:g} asks for {target:,}; with every gate at its floor {least:,} are left "
-            f"({least / full:.1%} of {full:,}): the smallest size that can be reached"
-        )
-    return target
+def _stopwatch(
+    of: str, root: nn.Module, insertion: Insertion, example: Example | None, device: Any
+) -> Stopwatch | None:
+    if of == "latency_ms":
+        return Stopwatch(root, insertion, example, device)
+    if device is not None:
+        raise ArgumentError(f"Budget: device={device!r} is for latency_ms=; {of} are the same everywhere")
+    return None

@@ -12,8 +12,9 @@ from headgate.bank import FLOORS, OWNER, PLACES, SIZES, Bank, bank_of
 from headgate.channels.trace import Example
 from headgate.errors import GateError
 from headgate.surgery.insert import Insertion
-from headgate.surgery.kept import call_sizes, parameter_sizes
+from headgate.surgery.kept import call_sizes, parameter_sizes, without_gates
 from headgate.surgery.sizes import Sizes
+from headgate.surgery.times import module_times
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ class Gauge:
     def opened(self, kept: Tensor) -> Tensor:
         """For every unit of every gate whether it is open when each gate keeps so many: bool, (..., units of gates)."""
         return self.bank.numbers(PLACES) >= (self.sizes - kept)[..., self.bank.numbers(OWNER)]
+
+    def left(self, kept: Tensor) -> dict[str, Tensor]:
+        """Which units compaction would keep, by gate, when each gate has so many open; on the CPU."""
+        opened = self.opened(self._filled(kept.to(self.columns.device))).cpu()
+        return {gate.name: opened[gate.first : gate.first + gate.n] for gate in self.bank.gates}
 
     def size(self, kept: Tensor) -> int:
         """What compaction would leave when each gate keeps so many units."""
@@ -143,7 +149,7 @@ class Gauge:
 
 
 def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | None) -> Gauge:
-    """The gauge of a gated model for parameters, multiply-accumulates or channels.
+    """The gauge of a gated model for parameters, multiply-accumulates, channels or milliseconds (yet to be learned).
 
     Raises:
         GateError: multiply-accumulates that the parameters alone do not tell.
@@ -154,6 +160,7 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
         "channels": lambda: None,
         "params": lambda: parameter_sizes(root, insertion.plan),
         "macs": lambda: call_sizes(root, insertion, example),
+        "latency_ms": lambda: module_times(without_gates(root), insertion.plan),
     }
     sizes = measures[of]()
     if of == "macs" and sizes is None:

@@ -77,7 +77,7 @@ def _units_left(root: nn.Module) -> dict[str, int]:
     }
 
 
-def _without_gates(root: nn.Module) -> nn.Module:
+def without_gates(root: nn.Module) -> nn.Module:
     """The network without its gates: modules of its own, but the very same tensors."""
     dense = with_same_tensors(root)
     discard_gates_(dense)
@@ -92,7 +92,7 @@ def _of_params(root: nn.Module, plan: Plan, units: Mapping[str, Tensor]) -> floa
 
 def parameter_sizes(root: nn.Module, plan: Plan) -> Sizes:
     """What states of the gates leave of the parameters of the network without gates."""
-    dense = _without_gates(root)
+    dense = without_gates(root)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
     return Sizes(plan, shapes, parameter_terms(plan, shapes, aliases(dense)))
 
@@ -134,7 +134,7 @@ def _of_macs(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor])
 
 
 def _work(root: nn.Module, insertion: Insertion, operation: str) -> _Work:
-    dense = _without_gates(root)
+    dense = without_gates(root)
     counted = count(dense, insertion.example, operation)
     calls = [call for call in counted.calls if call.macs]
     if not all(call.weights for call in calls):
@@ -165,7 +165,7 @@ def _foretells(work: _Work, root: nn.Module) -> bool:
 
 
 def _macs_after(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor]) -> int:
-    small = _without_gates(root)
+    small = without_gates(root)
     shrink_(small, insertion.plan, chosen(insertion.plan, units, "kept"))
     return count(small, insertion.example, "kept").macs
 

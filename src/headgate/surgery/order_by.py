@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.bank import bank_of
-from headgate.channels.groups import Branch, Group, Plan, find_groups
+from headgate.channels.plan import Branch, Group, Plan
 from headgate.channels.taps import TappedGraph
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, GateError, TraceError
@@ -19,6 +19,7 @@ from headgate.gated import unwrap
 from headgate.surgery.activations import Activations, LossFunction, MutualInformation, Taylor, Variance
 from headgate.surgery.importance import carried_by, magnitudes, norm_scales
 from headgate.surgery.keep import Site, sites
+from headgate.surgery.planning import planned
 
 Criterion = Literal["magnitude", "norm_scale", "variance", "taylor", "mutual_information"]
 
@@ -72,7 +73,7 @@ def order_by(
         first = next(given, None)
         if first is None:
             raise ArgumentError("order_by: batches is empty; at least one is needed")
-        plan = find_groups(root, first.inputs, readers=True)
+        plan = planned(root, first.inputs, True, "order_by")
         if not (known := sites(plan)):
             raise GateError(f"order_by: nothing in {type(root).__name__} can be gated:\n{plan}")
         found = _importances(root, plan, criterion, _chained(first, given), loss_fn)
@@ -108,7 +109,7 @@ class _Batch:
 
 
 def _checked(model: nn.Module, criterion: str, batches: Any, loss_fn: Any) -> nn.Module:
-    root = unwrap(model)
+    root = unwrap(model, "order_by")
     if bank_of(root) is not None:
         raise GateError("order_by: the model has inserted gates already; order first, then insert_gates_(order=…)")
     if criterion not in get_args(Criterion):

@@ -1,0 +1,49 @@
+"""When the gates of a budget move: after the start, until the target is reached, and how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.arguments import number
+from headgate.errors import ArgumentError
+
+# How far offsets could travel in the time there is, in ways from all open to all closed: room to wait and to turn.
+TRAVELS = 3.0
+# An offset that moves faster than this jumps.
+FASTEST = 0.5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps: the offsets move after `begin` and rest at `end` at the latest."""
+
+    begin: int
+    end: int
+
+    def wanted(self, step: int, full: float, target: float) -> float:
+        """The wanted size after so many steps, from full to target by equal factors."""
+        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
+        return float(full * (target / full) ** done)
+
+
+def schedule_of(steps: int, reach: float, start: float) -> Schedule:
+    """The schedule of so many steps.
+
+    Raises:
+        ArgumentError: what is no number of steps, fractions out of order, or fewer steps than the gates need.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ArgumentError(f"Budget: steps={steps!r} must be a whole number of 1 or more: all steps of the training")
+    start, reach = number("Budget: start", start), number("Budget: reach", reach)
+    if not 0 <= start < reach <= 1:
+        raise ArgumentError(
+            f"Budget: start={start:g} and reach={reach:g} must be fractions of the steps, in that order"
+        )
+    schedule = Schedule(max(1, round(start * steps)), round(reach * steps))
+    needed = TRAVELS * 6 / FASTEST
+    if schedule.end - schedule.begin < needed:
+        raise ArgumentError(
+            f"Budget: between start={start:g} and reach={reach:g} of {steps} steps there are "
+            f"{max(0, schedule.end - schedule.begin)}; gates need {needed:.0f} or more to close without jumping"
+        )
+    return schedule

@@ -1,0 +1,50 @@
+"""The size that a budget is for: one of several kinds, within what the gates can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.arguments import number
+from headgate.errors import ArgumentError
+from headgate.surgery.times import PER_MS
+
+
+def only_one(targets: Mapping[str, float | None]) -> tuple[str, float]:
+    """The kind of size that was asked for, and how much of it."""
+    given = {name: value for name, value in targets.items() if value is not None}
+    if len(given) != 1:
+        raise ArgumentError(f"Budget: give exactly one of {', '.join(targets)}, not {', '.join(given) or 'none'}")
+    ((name, value),) = given.items()
+    return name, number(f"Budget: {name}", value, above_zero=True)
+
+
+def target_of(of: str, wanted: float, full: int, least: int) -> int:
+    """A fraction or a number as a number.
+
+    Raises:
+        ArgumentError: no less than the full network has, or less than the gates can leave.
+    """
+    target = int(wanted * full) if wanted <= 1 else int(wanted)
+    if target >= full:
+        raise ArgumentError(f"Budget: {of}={wanted:g} is no less than the full network has: {full:,}")
+    if target < least:
+        raise ArgumentError(
+            f"Budget: {of}={wanted:g} asks for {target:,}; with every gate at its floor {least:,} are left "
+            f"({least / full:.1%} of {full:,}): the smallest size that can be reached"
+        )
+    return target
+
+
+def time_target_of(wanted_ms: float, full: int, least: int) -> int:
+    """Milliseconds in picoseconds; refused as other targets are."""
+    target = int(wanted_ms * PER_MS)
+    if target >= full:
+        raise ArgumentError(
+            f"Budget: latency_ms={wanted_ms:g} is no less than the full network takes: {full / PER_MS:.3g}"
+        )
+    if target < least:
+        raise ArgumentError(
+            f"Budget: latency_ms={wanted_ms:g}: with every gate at its floor the network still takes "
+            f"{least / PER_MS:.3g} ms (the full one {full / PER_MS:.3g}): the shortest time that can be reached"
+        )
+    return target
