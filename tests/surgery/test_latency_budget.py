@@ -115,6 +115,21 @@ def test_what_adds_up_is_foretold_exactly(network: str, options: str, monkeypatc
     assert least == pytest.approx(total(hg.compact(model), elements) * PER_MS, rel=1e-6)
 
 
+def test_a_clock_that_goes_wrong_ends_at_the_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If measurements say in the end that the target cannot be met, the smallest network is what comes nearest."""
+    set_clock(monkeypatch, elements)
+    model = Digits()
+    hg.insert_gates_(model, IMAGE)
+    insertion = insertion_of(model, "test")
+    gauge = gauge_of(model, insertion, "latency_ms", None)
+    watch = Stopwatch(model, insertion, None, None)
+    watch.learn_(gauge)
+    set_clock(monkeypatch, lambda model: {path: 100 * part for path, part in elements(model).items()})
+    settled = watch.settled_(gauge, gauge.most, PER_MS, torch.ones(3))
+    assert torch.equal(settled, gauge.least)
+    assert watch.latest is not None and gauge.size(settled) == pytest.approx(watch.latest.median_ms * PER_MS)
+
+
 # ---- budgets ----
 
 

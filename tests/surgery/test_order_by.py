@@ -250,6 +250,7 @@ def test_one_shot_pruning_keeps_what_matters() -> None:
         ("variance", [], {}, "batches is empty"),
         ("variance", data()[0][0], {}, "not a Tensor; put a single batch into a list"),
         ("variance", 7, {}, "not a int"),
+        ("variance", [data()[0][0], data()[0][0][:0]], {}, "holds no examples"),
         ("variance", [(data()[0][0], 1, 2)], {}, "a batch of 3 things is neither inputs nor a pair"),
         ("taylor", data(), {}, "taylor needs loss_fn="),
         ("taylor", [data()[0][0]], {"loss_fn": cross_entropy}, "taylor needs targets"),

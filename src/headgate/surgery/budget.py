@@ -236,6 +236,7 @@ class Budget:
         if self._coming is not None:
             self._size = self._coming.read()
         if self._stopwatch is not None:
+            self._gauge = self._gauge.on(self._bank.offset.device)
             self._size = self._stopwatch.checked_(self._gauge, self._size)
         if self._size <= self._target or self._step >= self._schedule.end:
             self._finish()

@@ -103,14 +103,14 @@ class Gauge:
         return found
 
     def settled(self, kept: Tensor, target: int, nearness: Tensor) -> Tensor:
-        """Numbers of kept units whose size is at most `target` and as near to it as single units allow.
+        """Numbers of kept units whose size is at most `target`, if there are any, and as near as single units allow.
 
         Units close where the next one is nearest to closing for what it saves, and reopen where most of what is left
         of the target is used.
         """
         kept = kept.clone()
         size, savings = self.size_and_savings(kept)
-        while size > target:
+        while size > target and bool((kept > self.least).any()):
             worth = torch.where(savings > 0, nearness / savings, torch.inf)
             if not bool(worth.isfinite().any()):
                 worth = torch.where(kept > self.least, nearness, torch.inf)

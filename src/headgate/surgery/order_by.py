@@ -93,8 +93,8 @@ class _Batch:
     def examples(self) -> int:
         """The first axis of the first tensor."""
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.dim()]
-        if not tensors:
-            raise ArgumentError("order_by: a batch holds no tensor with an axis for its examples")
+        if not tensors or not len(tensors[0]):
+            raise ArgumentError("order_by: a batch holds no examples, along the first axis of its first tensor")
         return len(tensors[0])
 
     @property
