@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import headgate as hg
-from headgate.channels.groups import Branch, Group
+from headgate.channels.plan import Branch, Group
 from headgate.channels.taps import TappedGraph
 from headgate.channels.trace import Example
 from headgate.surgery.importance import carried_by

@@ -17,8 +17,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from headgate.channels.groups import STAYS, Axis, Branch
 from headgate.channels.ledger import Ledger, Solution
+from headgate.channels.plan import STAYS, Axis, Branch
 from headgate.channels.rules import contraction, einsum, rule_for
 from headgate.channels.trace import Example, Walk, aliases, export, operation_of, path_of
 from headgate.channels.values import INPUT, Value, on_axis
@@ -64,7 +64,7 @@ class TappedGraph:
     def __init__(
         self, model: nn.Module, example: Example, reads: Mapping[str, LocalAxes], branches: Sequence[Branch]
     ) -> None:
-        self._program = export(model, example, training=False)
+        self._program = export(model, example, training=False, operation="order_by")
         ledger = Ledger()
         walk = Walk(ledger, aliases(model), frozenset(name for name, _ in model.named_parameters()), {})
         walk.run(self._program)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.groups import STAYS, Group, Plan
+from headgate.channels.plan import STAYS, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.taps import LocalAxes
 from headgate.surgery.keep import Site

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.bank import bank_of
+from headgate.channels.groups import analysed
 from headgate.channels.plan import Branch, Group, Plan
 from headgate.channels.taps import TappedGraph
 from headgate.channels.trace import Example
@@ -19,7 +20,6 @@ from headgate.gated import unwrap
 from headgate.surgery.activations import Activations, LossFunction, MutualInformation, Taylor, Variance
 from headgate.surgery.importance import carried_by, magnitudes, norm_scales
 from headgate.surgery.keep import Site, sites
-from headgate.surgery.planning import planned
 
 Criterion = Literal["magnitude", "norm_scale", "variance", "taylor", "mutual_information"]
 
@@ -73,7 +73,7 @@ def order_by(
         first = next(given, None)
         if first is None:
             raise ArgumentError("order_by: batches is empty; at least one is needed")
-        plan = planned(root, first.inputs, True, "order_by")
+        plan = analysed(root, first.inputs, True, "order_by")
         if not (known := sites(plan)):
             raise GateError(f"order_by: nothing in {type(root).__name__} can be gated:\n{plan}")
         found = _importances(root, plan, criterion, _chained(first, given), loss_fn)

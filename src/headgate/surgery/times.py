@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.groups import Plan
+from headgate.channels.plan import Plan
 from headgate.channels.trace import aliases
 from headgate.surgery.sizes import Shape, Sizes, Term, leaving
 from headgate.timing import REST
