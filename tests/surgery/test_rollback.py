@@ -186,7 +186,7 @@ def test_an_insertion_fails(
 
 def test_a_where_of_the_users_that_raises(mixed: nn.Module):
     before = Photograph(mixed)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(hg.ArgumentError, match="where\\('entry', Linear\\) failed \\(ZeroDivisionError"):
         hg.insert_gates_(mixed, rows(), where=lambda name, module: bool(1 // 0))
     before.check()
 

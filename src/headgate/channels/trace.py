@@ -37,6 +37,8 @@ ZERO_TO_ZERO = frozenset({
 })  # fmt: skip
 
 # Those of them that change the shape, and nothing else.
+# The operation of an obstacle that is the end of a part which can be traced.
+BORDER = "border"
 MOVES = ("permute", "transpose")
 
 # Overloads that reduce nothing, unlike the others of their name.
@@ -282,7 +284,7 @@ def returned_by(node: torch.fx.Node, part: str) -> Obstacle:
     """Why channels stay that the model returns, or a part of it that was traced alone."""
     if not part:
         return Obstacle(path_of(node), "output", "the model returns it")
-    return Obstacle(path_of(node), "border", f"{part} returns it to code that torch.export cannot trace")
+    return Obstacle(path_of(node), BORDER, f"{part} returns it to code that torch.export cannot trace")
 
 
 def _shape(result: Any) -> tuple[int, ...] | None:

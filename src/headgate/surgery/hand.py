@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten
 from headgate.channels.ledger import Obstacle
 from headgate.channels.plan import STAYS, Branch
 from headgate.channels.silence import Silence, find_silence
-from headgate.channels.trace import Example
+from headgate.channels.trace import BORDER, Example
 from headgate.curve import NEVER_ZERO
 from headgate.errors import GateError
 from headgate.gate import Gate, require_finite
@@ -214,7 +214,7 @@ def _first_obstacle(gate: str, why: list[Obstacle]) -> Obstacle:
     """What to tell of channels that stay; that the gate itself multiplies them stands for what they are."""
     if not why:
         return Obstacle(gate, "gate", "no layer reads its channels")
-    if why[0].path == gate:
+    if why[0].path == gate and why[0].operation != BORDER:
         return Obstacle(gate, "gate", "scales what no layer writes: an input of the model, positions or samples")
     return why[0]
 
