@@ -28,4 +28,5 @@ PAPER: dict[str, Part] = {
     "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
     "sweep": Part("Any strength, our way and the naive one", "not in the paper", ()),
     "budget": Part("What a budget is made of", "not in the paper", ()),
+    "pretrained": Part("Trained networks made small, in every order of closing", "not in the paper", ()),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, sensitivity, sweep
+from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, pretrained, sensitivity, sweep
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -16,5 +16,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         cifar.EXPERIMENT,
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
+        pretrained.EXPERIMENT,
     )
 }

@@ -89,22 +89,27 @@ class Classification(Recipe):
         example = train.normalised(train.images[:2], torch.float32)
         templates: dict[Hashable, nn.Module] = {}
         networks = [
-            Network(
-                _attached(recipe, job.seed, example, templates),
-                recipe.pruning(),
-                _batches(recipe, train, job.seed),
-                recipe.optimization(),
-                recipe.epochs,
-                job.seed,
-            )
+            network_of(recipe, job.seed, recipe.epochs, train, example, templates)
             for job, recipe in zip(jobs, recipes, strict=True)
         ]
 
         def finish(number: int, network: Network) -> Metrics:
-            recipe = recipes[number]
-            return results(network, _full(recipe), test, example)
+            return results(network, full_size(recipes[number]), test, example)
 
         return SideBySide(networks, finish)
+
+
+def network_of(
+    recipe: Classification,
+    seed: int,
+    epochs: int,
+    train: Resident,
+    example: Tensor,
+    templates: dict[Hashable, nn.Module],
+) -> Network:
+    """The network of this seed, to be trained for so many epochs; `templates` is for networks of one training."""
+    model = _attached(recipe, seed, example, templates)
+    return Network(model, recipe.pruning(), batches_of(recipe, train, seed), recipe.optimization(), epochs, seed)
 
 
 def results(network: Network, full: int, test: Resident, example: Tensor) -> Metrics:
@@ -142,7 +147,7 @@ def in_steps(epoch: int, epochs: int) -> float:
     return 1.0 if 2 * epoch < epochs else 0.1 if 4 * epoch < 3 * epochs else 0.01
 
 
-def _full(recipe: Classification) -> int:
+def full_size(recipe: Classification) -> int:
     """Parameters of the whole network; offsets of gates that its builder placed are none of its own."""
     with torch.random.fork_rng(devices=[]):
         model = recipe.build(1.0)
@@ -175,7 +180,8 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
     return model
 
 
-def _batches(recipe: Classification, train: Resident, seed: int) -> Batches:
+def batches_of(recipe: Classification, train: Resident, seed: int) -> Batches:
+    """What a network learns from, in the order of its seed."""
     data = recipe.data()
     dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
     return Batches(train, recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)

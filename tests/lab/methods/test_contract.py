@@ -14,6 +14,7 @@ from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.l1 import L1, Masked
 from headgate_lab.methods.narrower import Narrower, widest
+from headgate_lab.methods.one_shot import OneShot
 from headgate_lab.models.lenet import LeNet5, LeNet5Caffe
 from headgate_lab.models.preresnet import PreResNet
 
@@ -22,6 +23,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "dam, settled": lambda size: Dam(3.0, cold_start=1, settle=2, offset_lr=1.0),
     "dam, the paper's way": lambda size: Dam(3.0, offset_update="plain", scale="plain", floor=1, streams=False),
     "budgeted": lambda size: Budgeted(size // 3, floor=1),
+    "one-shot": lambda size: OneShot(size // 2),
     "l1": lambda size: L1(20.0),
     "full": lambda size: Narrower(),
     "narrower": lambda size: Narrower(size // 2),

@@ -12,7 +12,7 @@ from headgate_lab.report.figures.dimension import dimension
 from headgate_lab.report.figures.lenet import lenet
 from headgate_lab.report.figures.losses import losses
 from headgate_lab.report.figures.sensitivity import sensitivity
-from headgate_lab.report.figures.tradeoff import cifar, curves, link_prediction, sweep, tinyimagenet
+from headgate_lab.report.figures.tradeoff import cifar, curves, link_prediction, pretrained, sweep, tinyimagenet
 from headgate_lab.report.runs import Record, Runs, by_recipe
 
 # Each draws what the runs of an experiment, at least one, say.
@@ -27,6 +27,7 @@ FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
     "cifar": cifar,
     "tinyimagenet": tinyimagenet,
     "sweep": sweep,
+    "pretrained": pretrained,
 }
 
 

@@ -93,3 +93,6 @@ link_prediction = partial(
 sweep = partial(
     tradeoff, experiment="sweep", x="strength", y="accuracy", panels=("network", "optimizer"), series=("method",)
 )
+pretrained = partial(
+    tradeoff, experiment="pretrained", x="params", y="accuracy", panels=("network",), series=("method", "order")
+)
