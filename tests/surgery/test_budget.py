@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from typing import Any
 
@@ -288,6 +289,56 @@ def bad(**arguments: Any) -> str:
     with pytest.raises(hg.ArgumentError) as caught:
         hg.Budget(model, IMAGE, **{"steps": STEPS, **arguments})
     return str(caught.value)
+
+
+def small_training(steps: int = 900, **budget: Any) -> tuple[nn.Module, torch.optim.Optimizer, hg.Budget, Tensor]:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2)), torch.randn(8, 4)
+    hg.insert_gates_(model, x)
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.01))
+    return model, optimizer, hg.Budget(model, x, params=0.3, steps=steps, **budget), x
+
+
+def test_a_strength_that_changes_nothing_does_not_run_away() -> None:
+    """Gates that lag behind, or have run ahead, for hundreds of looks: it must still come back in a few."""
+    _, _, budget, _ = small_training()
+    with pytest.warns(hg.HeadgateWarning, match=r"3\.\d times as large.*penalty\(\) in the loss"):
+        for _ in range(500):
+            budget.step()
+            assert float(budget.penalty().detach()) <= 1e6
+    assert budget.met
+    model, _, budget, _ = small_training(reach=1.0)
+    with torch.no_grad():
+        hg.gates(model)["0"].offset.fill_(-3.0)
+    for _ in range(400):
+        budget.step()
+    assert not budget.met
+    assert float(budget.penalty().detach()) <= -1e-6
+
+
+def test_the_strength_waits_for_gates_that_the_user_holds() -> None:
+    model, optimizer, budget, x = small_training()
+    hg.freeze_(model)
+    for _ in range(440):
+        loss = model(x).square().mean() + budget.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        budget.step()
+    assert float(budget.penalty().detach()) == pytest.approx(0.1)
+    assert not budget.met
+
+
+def test_a_budget_that_is_never_stepped_says_so() -> None:
+    _, _, budget, _ = small_training(steps=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(255):
+            budget.penalty()
+    with pytest.warns(hg.HeadgateWarning, match="256 times since the last step"):
+        budget.penalty()
+    budget.step()
+    budget.penalty()
 
 
 def test_what_cannot_be_is_refused_at_the_start() -> None:

@@ -260,6 +260,8 @@ def test_one_shot_pruning_keeps_what_matters() -> None:
         ("mutual_information", [(data()[0][0], torch.zeros(5))], {}, r"for each of the 6 examples.*shape \(5,\)"),
         ("mutual_information", [(data()[0][0], None)], {}, "not None"),
         ("variance", [data()[0][0] * float("nan")], {}, "not finite"),
+        ("mutual_information", [(data()[0][0] * float("nan"), torch.zeros(6))], {}, "not finite"),
+        ("mutual_information", [(data()[0][0], torch.full((6,), float("nan")))], {}, "not finite"),
     ],
 )
 def test_what_cannot_be_is_refused(criterion: Any, batches: Any, options: dict[str, Any], complaint: str) -> None:

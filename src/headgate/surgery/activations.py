@@ -137,5 +137,11 @@ class MutualInformation(Activations):
         total: dict[str, Tensor] = {}
         targets = torch.cat(self._targets)
         for (site, _), means in self._means.items():
-            _added(total, site, mutual_information(torch.cat(means), targets))
+            values = torch.cat(means)
+            # Bins go by rank, and would hide it.
+            if not bool(values.isfinite().all() & targets.isfinite().all()):
+                raise ArgumentError(
+                    f"order_by: what reads {site}, or a target, is not finite: look for infinities or NaNs"
+                )
+            _added(total, site, mutual_information(values, targets))
         return total

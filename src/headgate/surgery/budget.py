@@ -9,6 +9,7 @@ gate by gate, the offsets rest, and the masks move into the weights.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
-from headgate.errors import ArgumentError, GateError
+from headgate.errors import ArgumentError, GateError, HeadgateWarning
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.compact import insertion_of
@@ -39,6 +40,13 @@ NEAR, OFTENER = 1.2, 8
 FIRST_STRENGTH = 0.1
 # The strength changes by a power of how far the network is from the wanted size, in one check at most e to this.
 GAIN, MOST = 2.0, 0.5
+# And it stays within these. Steps of offsets are bounded, and gradients below 1e-6 move none: beyond, a strength does
+# nothing more, takes ever longer to come back, and leaves nothing of the weights' gradients where norms are clipped.
+WEAKEST, STRONGEST = 1e-6, 1e6
+# A network this many times too large at the end is closed in a jump that its training does not get over easily.
+JUMP = 1.5
+# So many penalties without a step are too many, in a training of fewer steps than that.
+PATIENCE = 256
 
 
 Weigh: TypeAlias = Literal["savings", "mean"]
@@ -126,6 +134,7 @@ class Budget:
         self._strength = torch.zeros((), device=here)
         self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=here)
         self._step, self._size, self.met = 0, self._full, False
+        self._asked = 0  # penalties since the last step
         self._coming: Late | None = None
         self._settle_bank()
 
@@ -166,6 +175,7 @@ class Budget:
         """One differentiable scalar to add to the loss."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
+            self._warn_of_missing_steps()
         offsets = self._bank.offset.clamp(min=-self._bank.span)
         return self._strength * (self._weights * offsets).sum()
 
@@ -176,7 +186,7 @@ class Budget:
         It never waits for a device, unless to measure time: sizes are computed there, and what a look finds is acted
         upon at the next one.
         """
-        self._step += 1
+        self._step, self._asked = self._step + 1, 0
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
                 self._strength.fill_(FIRST_STRENGTH)
@@ -239,16 +249,40 @@ class Budget:
             self._gauge = self._gauge.on(self._bank.offset.device)
             self._size = self._stopwatch.checked_(self._gauge, self._size)
         if self._size <= self._target or self._step >= self._schedule.end:
+            self._warn_of_a_jump()
             self._finish()
         else:
             self._coming = Late(self._steer())
+
+    def _warn_of_missing_steps(self) -> None:
+        """Once, after more penalties than anyone accumulates gradients for."""
+        self._asked += 1
+        if self._asked == max(self._schedule.end, PATIENCE) and not self.met:
+            warnings.warn(
+                f"Budget: penalty() was asked for {self._asked} times since the last step(), without which nothing "
+                "closes: call step() after every step of the optimizer",
+                HeadgateWarning,
+                stacklevel=3,
+            )
+
+    def _warn_of_a_jump(self) -> None:
+        if self._size > JUMP * self._target:
+            warnings.warn(
+                f"Budget: after {self._step} steps, by when the target was to be reached, the network was still "
+                f"{self._size / self._target:.2g} times as large, and the rest closed at once. Is penalty() in the "
+                "loss, does the optimizer step, were the gates frozen? Else give more steps, or a later reach",
+                HeadgateWarning,
+                stacklevel=5,
+            )
 
     def _steer(self) -> Tensor:
         """Strength and weights for the size that the network has now, all on its device; returns the size."""
         self._gauge = self._gauge.on(self._bank.offset.device)
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self._full, self._target)
-        self._strength.mul_((GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp())
+        if not self._bank.asked_to_rest:  # sizes say nothing about the strength while `freeze_` holds the gates
+            change = (GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp()
+            self._strength.mul_(change).clamp_(WEAKEST, STRONGEST)
         if self._weigh == "savings":
             # Units that close for one unit of offset, times what each of them saves.
             weights = (savings * self._gauge.sizes).to(self._weights)
