@@ -338,7 +338,12 @@ def test_a_damaged_record_ends_the_list_in_one_line(tmp_path: Path, capsys: pyte
     (job.folder(tmp_path) / "record.json").write_text("{")
     assert main(["list", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.count("\n") == 1 and "record.json cannot be read" in printed.err
+    assert (
+        printed.out == ""
+        and printed.err.count("\n") == 1
+        and "record.json cannot be read" in printed.err
+        and "remove it" in printed.err
+    )
 
 
 def test_a_table_without_rows_is_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
+        raise RecordError(f"{path} cannot be read: {error}; if it is damaged, remove it to run that again") from error
     if (wrong := _wrong(record)) is not None:
         raise RecordError(f"{path} {wrong}: it is not the record of a run; remove it to run that again")
     return record
