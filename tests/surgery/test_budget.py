@@ -348,6 +348,7 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
     assert "no less than the full network" in bad(params=10**9)
     assert "params=0.001 asks for 14; with every gate at its floor" in bad(params=0.001)
     assert "weigh='size' is unknown; use one of savings, mean" in bad(params=0.3, weigh="size")
+    assert "bake='no' must be True or False" in bad(params=0.3, bake="no")
     assert "params" in bad(params=-1)
     assert "params" in bad(params=float("nan"))
     assert "steps=0" in bad(params=0.3, steps=0)
@@ -371,3 +372,20 @@ def test_a_state_of_another_model_is_refused() -> None:
     state["weights"] = torch.ones(7)
     with pytest.raises(hg.ArgumentError, match="of 7 gates, the model has 3"):
         budget.load_state_dict(state)
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    model, optimizer, budget, x = small_training(steps=200)
+    for _ in range(200):
+        optimizer.zero_grad()
+        (model(x).square().mean() + budget.penalty()).backward()
+        optimizer.step()
+        budget.step()
+    state = budget.state_dict()
+    for other, complaint in (
+        (hg.Budget(model, x, macs=0.3, steps=200), "another kind of size than macs"),
+        (hg.Budget(model, x, params=0.2, steps=200), "more than the"),
+    ):
+        with pytest.raises(hg.ArgumentError, match=complaint):
+            other.load_state_dict(state)
+        assert not other.met

@@ -113,6 +113,8 @@ class Budget:
     ) -> None:
         if weigh not in get_args(Weigh):
             raise ArgumentError(f"Budget: weigh={weigh!r} is unknown; use one of {', '.join(get_args(Weigh))}")
+        if not isinstance(bake, bool):
+            raise ArgumentError(f"Budget: bake={bake!r} must be True or False")
         self._weigh, self._bake = weigh, bake
         root = unwrap(model, "Budget")
         refuse_gated_parts(root, "Budget", "Budget({}, …) steers them")
@@ -215,7 +217,8 @@ class Budget:
         """Goes on where `state_dict` was taken; load the model first.
 
         Raises:
-            ArgumentError: this is no state of a budget, or one of other gates; nothing has been changed.
+            ArgumentError: this is no state of a budget, or one of other gates, of another kind of size or of a larger
+                target that is met; nothing has been changed.
         """
         if not isinstance(state, Mapping) or (missing := self.state_dict().keys() - state.keys()):
             what = f"it has no {', '.join(sorted(missing))}" if isinstance(state, Mapping) else type(state).__name__
@@ -224,6 +227,7 @@ class Budget:
             raise ArgumentError(
                 f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
             )
+        self._refuse_another_size(state)
         self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
         coming = state["coming"]
         self._coming = None if coming is None else Late(torch.tensor(coming))
@@ -233,6 +237,20 @@ class Budget:
             self._stopwatch.load_(self._gauge, state["times"])
             self._full = int(state["full"])
         self._settle_bank()
+
+    def _refuse_another_size(self, state: Mapping[str, Any]) -> None:
+        """Times differ from run to run; what is counted does not."""
+        counted = self._stopwatch is None
+        if counted != (state["times"] is None) or (counted and int(state["full"]) != self._full):
+            raise ArgumentError(
+                f"Budget: this state is of another kind of size than {self._of}, or of another network: its full size "
+                f"is {int(state['full']):,}, and here it is {self._full:,}"
+            )
+        if counted and state["met"] and int(state["size"]) > self._target:
+            raise ArgumentError(
+                f"Budget: this state has met a target of its own with {int(state['size']):,} {self._of}, more than the "
+                f"{self._target:,} asked for here; begin a new budget instead of loading it"
+            )
 
     def _is_due(self) -> bool:
         """Often near the end: gates of a large layer close several units in a step."""
