@@ -342,14 +342,15 @@ class Fixed(nn.Module):
 
 
 class Sized(nn.Module):
-    """Its forward reads the width it was built with."""
+    """Its forward reads the width it was built with, or has it written down."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_attribute: bool = True) -> None:
         super().__init__()
+        self.by_attribute = by_attribute
         self.width, self.fc1, self.fc2, self.fc3 = 8, nn.Linear(6, 8), nn.Linear(8, 10), nn.Linear(10, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.fc1(x)).view(len(x), self.width)
+        x = F.relu(self.fc1(x)).view(len(x), self.width if self.by_attribute else 8)
         return self.fc3(F.relu(self.fc2(x)))
 
 
@@ -830,7 +831,7 @@ SPLITS = [
         between(lambda x: (lambda a, b: torch.cat([a.relu(), b], 1))(*x.split([2, 6], 1))),
         IMAGE,
         {"b": 6},
-        stays=("split_with_sizes: cuts channels into unequal pieces",),
+        stays=("a: trial: the model's own code does not run on fewer channels",),
     ),
     Toy(
         "slice by a number",
@@ -1435,9 +1436,8 @@ GATED_UNITS = [
             head=head(20),
         ),
         rows(),
-        {},
-        prunable=False,
-        stays=("head: linear: a view has merged two axes of channels",),
+        {"b": 5},
+        stays=("root: view: merges axes of channels or takes one apart",),
     ),
     Toy(
         "film",
@@ -1727,7 +1727,8 @@ PARAMETERS = [
     ),
     Toy("carried buffers", Carried, rows(), {"fc1": 8}),
     Toy("carried attribute", lambda: Carried(True), rows(), {"fc1": 8}),
-    Toy("shape attribute", Sized, rows(), {"fc2": 10}, stays=("fc1: trial",)),
+    Toy("shape attribute", Sized, rows(), {"fc1": 8, "fc2": 10}),
+    Toy("shape by a number", lambda: Sized(by_attribute=False), rows(), {"fc2": 10}, stays=("fc1: trial",)),
 ]
 
 SIGNATURES = [
@@ -1824,7 +1825,7 @@ SIGNATURES = [
             fc2=head(10),
         ),
         tokens(),
-        {"fc1": 10},
+        {"mha": 2, "fc1": 10},
     ),
     Toy(
         "lstm",

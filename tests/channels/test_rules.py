@@ -102,10 +102,12 @@ def test_equal_pieces_shrink_alike() -> None:
     assert desk.units("x") == [0, 1, 2, 0, 1, 2]
 
 
-def test_unequal_pieces_stay() -> None:
+def test_unequal_pieces_stay_unless_their_sizes_are_given_one_by_one() -> None:
     desk = Desk()
-    desk.run("split_with_sizes", [(2, 2), (2, 4)], self=desk.map("x", 2, 6), dim=1)
+    desk.run("chunk", [(2, 4), (2, 2)], self=desk.map("x", 2, 6), dim=1)
+    desk.run("split_with_sizes", [(2, 2), (2, 4)], self=desk.map("y", 2, 6), dim=1)
     assert desk.stays("x") == [True] * 6
+    assert desk.units("y") == [0, 1, 2, 3, 4, 5] and desk.stays("y") == [False] * 6
 
 
 def test_splitting_an_axis_ties_all_but_its_last_part() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from headgate.channels.attributes import Length, counted
 from headgate.channels.entries import View, view_of
 from headgate.channels.feeding import feeding_modules
-from headgate.channels.ledger import Ledger, Obstacle, Solution
+from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs
 from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan, Refusal, renumbered, with_units
 from headgate.channels.readers import found_readers
@@ -33,13 +35,26 @@ def analysed(model: nn.Module, example: Example, readers: bool, operation: str) 
     parameters = frozenset(name for name, _ in model.named_parameters())
     widths: dict[str, Tensor] = {}
     views: list[View] = []
+    lengths: list[Length] = []
     found = list(graphs(model, example, operation))
     for graph in found:
         walk = Walk(ledger, names, parameters, widths, part=graph.part)
         walk.run(graph.program)
+        lengths += walk.lengths
         if readers:
             views.append(view_of(graph.program, walk, model))
-    return with_inner(plan_of(ledger.solve(), widths, names, views), model, [graph.program for graph in found])
+    solution = ledger.solve()
+    plan, numbers = plan_of(solution, widths, names, views)
+    plan = with_inner(plan, model, [graph.program for graph in found])
+    return replace(plan, counts=MappingProxyType(counted(model, example, in_units(lengths, solution, numbers))))
+
+
+def in_units(
+    lengths: Sequence[Length], solution: Solution, numbers: dict[int, int]
+) -> dict[tuple[tuple[str, ...], tuple[int, ...]], None]:
+    """Axes whose sizes the code gives, by the plan's units, each once."""
+    found = ((paths, solution.roots[labels[labels != NO_UNIT]].tolist()) for paths, labels in lengths)
+    return dict.fromkeys((paths, renumbered(roots, numbers)) for paths, roots in found)
 
 
 def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]) -> Plan:
@@ -50,8 +65,10 @@ def with_inner(plan: Plan, model: nn.Module, programs: Sequence[ExportedProgram]
     return replace(plan, branches=tuple(replace(b, inner=whole.get(b.path, ())) for b in plan.branches))
 
 
-def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: Sequence[View] = ()) -> Plan:
-    """The plan of a solved ledger.
+def plan_of(
+    solution: Solution, widths: dict[str, Tensor], names: dict[str, str], views: Sequence[View] = ()
+) -> tuple[Plan, dict[int, int]]:
+    """The plan of a solved ledger, and the plan's number of every unit of it that can be removed.
 
     `widths` are what norms without parameters normalise, `names` the model's order, `views` where readers are sought.
     """
@@ -73,7 +90,7 @@ def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]
     numbered = {axis: renumbered(units.tolist(), numbers) for axis, units in solution.axes.items()}
     readers, unread = found_readers(views, solution, numbers, groups)
     cannot_gather = (Refusal((axis,), len(solution.axes[axis]), (obstacle,)) for axis, obstacle in unread)
-    return Plan(
+    plan = Plan(
         groups,
         tuple(_branch(origin, solution, numbers, groups) for origin in solution.branches),
         (*(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()), *cannot_gather),
@@ -81,6 +98,7 @@ def plan_of(solution: Solution, widths: dict[str, Tensor], names: dict[str, str]
         with_units({path: renumbered(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}),
         readers,
     )
+    return plan, numbers
 
 
 def _reasons(unit: int, axes: frozenset[Axis], solution: Solution) -> tuple[Obstacle, ...]:

@@ -1,9 +1,10 @@
 """The ledger of units: which indices of which tensors must be removed together, and which must not be removed.
 
 Every index along every axis of every parameter, buffer and tensor attribute gets a label, a number from 1 up. Rules
-write two kinds of entries: two labels belong to the same unit, or a label must stay, and why. Units are the connected
-components of the first kind. Nothing depends on the order of the entries, so they are only collected while a graph is
-walked and solved at the end.
+write three kinds of entries: two labels belong to the same unit; a label must stay, and why; a label stays if and only
+if some others, its factors, all stay (`headgate.channels.factors`). Units are the connected components of the first
+kind. Nothing depends on the order of the entries, so they are only collected while a graph is walked and solved at the
+end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headgate.channels.factors import Components, Factors
 from headgate.channels.values import Origin
 
 # Marks an index that belongs to no unit: a constant, an input, something that cannot be sliced.
@@ -42,6 +44,9 @@ class Ledger:
         self._read: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._branches: dict[str, Origin] = {}
+        self._factors = Factors()
+        self._choices: list[Obstacle] = []
+        self._made: dict[tuple[bytes, tuple[int, ...]], tuple[Tensor, ...]] = {}
 
     def labels(self, name: str, axis: int, size: int) -> Tensor:
         """The labels of one axis of a named tensor, the same ones at every call."""
@@ -72,6 +77,45 @@ class Ledger:
         if labels.numel():
             self._stays.append((labels.reshape(-1), obstacle))
 
+    def split(self, labels: Tensor, where: tuple[str, str]) -> tuple[Tensor, ...]:
+        """Labels of the axes that an axis was taken apart into: what lies at (i, j, …) stays iff i, j, … all stay.
+
+        `labels` has one axis for each; slices that are the same get the same label. `where` is path and operation.
+        """
+        key = (labels.numpy().tobytes(), tuple(labels.shape))
+        if key not in self._made:
+            axes = []
+            for dim in range(labels.dim()):
+                slices, places = labels.movedim(dim, 0).flatten(1).unique(dim=0, return_inverse=True)
+                axes.append(self._new(len(slices))[places])
+            grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
+            flat = labels.reshape(-1)
+            number = self._factored(flat[flat != NO_UNIT], grid[flat != NO_UNIT], where)
+            self._factors.splits[number] = [axis.unique() for axis in axes]
+            self.stay(grid[flat == NO_UNIT], Obstacle(*where, "splits it off from a channel that must stay"))
+            self._made[key] = tuple(axes)
+        return self._made[key]
+
+    def product(self, factors: Tensor, where: tuple[str, str]) -> Tensor:
+        """Labels of what stays iff all its factors stay, which lie along the last axis; equal ones get equal labels."""
+        rows, places = factors.reshape(-1, factors.shape[-1]).unique(dim=0, return_inverse=True)
+        key = (rows.numpy().tobytes(), tuple(rows.shape))
+        if key not in self._made:
+            labels = self._new(len(rows))
+            self._factored(labels, rows, where)
+            self._made[key] = (labels,)
+        return self._made[key][0][places].reshape(factors.shape[:-1])
+
+    def _factored(self, labels: Tensor, factors: Tensor, where: tuple[str, str]) -> int:
+        why = "merges axes of channels or takes one apart; of those only one can shrink, and another one does"
+        self._choices.append(Obstacle(*where, why))
+        return self._factors.product(labels, factors)
+
+    def _new(self, count: int) -> Tensor:
+        """Labels on no tensor's axis."""
+        self._count += count
+        return torch.arange(self._count - count, self._count)
+
     def read(self, labels: Tensor) -> None:
         """The tensor these labels belong to is summed along them: a mask on its slices silences a unit for good."""
         self._read.append(labels.reshape(-1))
@@ -86,27 +130,50 @@ class Ledger:
 
     def solve(self) -> Solution:
         """Units as connected components, with what stays and what is read."""
-        roots = _components(self._count, self._ties)
-        obstacles: dict[int, list[Obstacle]] = {}
-        fixed = torch.zeros(self._count, dtype=torch.bool)
-        fixed[NO_UNIT] = True
-        for labels, obstacle in self._stays:
-            touched = roots[labels].unique()
-            fixed[touched] = True
-            if obstacle is not None:
-                for root in touched.tolist():
-                    known = obstacles.setdefault(root, [])
-                    if obstacle not in known:
-                        known.append(obstacle)
+        components = Components(self._count, self._ties)
+        roots = components.roots()
+        fixed = self._fixed(roots)
+        causes: tuple[Tensor, Tensor] | None = None
+        if self._factors.labels:
+            settled = self._factors.settled(roots, fixed, components)
+            roots, causes = settled.roots, (settled.stays, settled.because)
+            fixed = self._fixed(roots)
+            fixed[roots[settled.stays]] = True
         axes = {key: roots[start : start + size] for key, (start, size) in self._starts.items()}
         read = torch.zeros(self._count, dtype=torch.bool)
         for labels in self._read:
             read[labels] = True
         readers = {key for key, (start, size) in self._starts.items() if bool(read[start : start + size].any())}
         sums = {root for labels in self._sums for root in roots[labels].unique().tolist()} - {NO_UNIT}
+        obstacles = self._obstacles(roots, causes)
         return Solution(
             roots, axes, fixed, obstacles, frozenset(readers), frozenset(sums), tuple(self._branches.values())
         )
+
+    def _fixed(self, roots: Tensor) -> Tensor:
+        fixed = torch.zeros(self._count, dtype=torch.bool)
+        fixed[NO_UNIT] = True
+        for labels, _ in self._stays:
+            fixed[roots[labels]] = True
+        return fixed
+
+    def _obstacles(self, roots: Tensor, causes: tuple[Tensor, Tensor] | None) -> dict[int, list[Obstacle]]:
+        """Why units stay; what stays only because another does has that one's reasons, and choices are the last."""
+        found: dict[int, list[Obstacle]] = {}
+        for labels, obstacle in self._stays:
+            if obstacle is not None:
+                for root in roots[labels].unique().tolist():
+                    if obstacle not in (known := found.setdefault(root, [])):
+                        known.append(obstacle)
+        if causes is not None:
+            because = torch.where(causes[1] < 0, causes[1], roots[causes[1].clamp_min(0)])
+            for root, cause in dict.fromkeys(zip(roots[causes[0]].tolist(), because.tolist(), strict=True)):
+                known = found.get(root, [])
+                reasons = [self._choices[-1 - cause]] if cause < 0 else found.get(cause, [])
+                if new := [obstacle for obstacle in reasons if obstacle not in known]:
+                    found[root] = known + new
+        choices = set(self._choices)
+        return {root: [why for why in known if why not in choices] or known for root, known in found.items()}
 
 
 @dataclass(frozen=True)
@@ -120,22 +187,3 @@ class Solution:
     readers: frozenset[tuple[str, int]]
     sums: frozenset[int]
     branches: tuple[Origin, ...]
-
-
-def _components(count: int, ties: list[Tensor]) -> Tensor:
-    """The smallest label of each label's component: neighbours' minimum, then pointer jumping, until stable."""
-    roots = torch.arange(count)
-    if not ties:
-        return roots
-    left, right = torch.cat(ties, dim=1)
-    while True:
-        smaller = torch.minimum(roots[left], roots[right])
-        before = roots
-        roots = roots.clone()
-        # Hook the roots themselves, not only the labels, so that whole trees move at once.
-        for ends in (left, right):
-            roots.scatter_reduce_(0, before[ends], smaller, "amin")
-        while not torch.equal(jumped := roots[roots], roots):
-            roots = jumped
-        if torch.equal(roots, before):
-            return roots

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from headgate.channels.attributes import Attribute
 from headgate.channels.ledger import Obstacle
 from headgate.channels.readers import Reader
 
@@ -14,7 +15,7 @@ from headgate.channels.readers import Reader
 STAYS = -1
 
 Axis = tuple[str, int]
-K = TypeVar("K", str, Axis)
+K = TypeVar("K", str, Axis, Attribute)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS."""
+    """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS.
+
+    `counts` are attributes of the user's own modules that count units, with the units they count.
+    """
 
     groups: tuple[Group, ...]
     branches: tuple[Branch, ...]
@@ -80,6 +84,7 @@ class Plan:
     axes: Mapping[Axis, tuple[int, ...]]
     widths: Mapping[str, tuple[int, ...]]
     readers: tuple[Reader, ...] = ()
+    counts: Mapping[Attribute, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -115,6 +120,7 @@ class Plan:
                 groups.append(replace(group, start=numbers[group.start]))
         axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
         widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
+        counts = {attribute: renumbered(list(units), numbers) for attribute, units in self.counts.items()}
         for branch in self.branches:
             if branch.name in reasons:
                 obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
@@ -125,7 +131,8 @@ class Plan:
                 refusals.append(Refusal(reader.masked, reader.size, (obstacle,)))
         branches = tuple(branch for branch in self.branches if branch.name not in reasons)
         readers = tuple(reader for reader in self.readers if reader.name not in reasons)
-        return Plan(tuple(groups), branches, tuple(refusals), with_units(axes), with_units(widths), readers)
+        kept = (with_units(axes), with_units(widths), readers, with_units(counts))
+        return Plan(tuple(groups), branches, tuple(refusals), *kept)
 
     def __str__(self) -> str:
         rows = [("group", "units", "written by", "read by")]

@@ -9,7 +9,7 @@ anything else nothing is known. What the model returns counts as read, where it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from headgate.channels.groups import plan_of, with_inner
+from headgate.channels.attributes import counted
+from headgate.channels.groups import in_units, plan_of, with_inner
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.plan import STAYS, Plan
@@ -91,8 +92,10 @@ def find_silence(model: nn.Module, example: Example, zeros: Mapping[str, Tensor]
         walks.append((Walk(ledger, names, parameters, widths, narrow, graph.part), graph))
         walks[-1][0].run(graph.program)
     solution = ledger.solve()
-    plan = with_inner(plan_of(solution, widths, names), model, [graph.program for _, graph in walks])
-    numbers = _numbers(plan, solution)
+    plan, numbers = plan_of(solution, widths, names)
+    sized = in_units([length for walk, _ in walks for length in walk.lengths], solution, numbers)
+    plan = with_inner(plan, model, [graph.program for _, graph in walks])
+    plan = replace(plan, counts=counted(model, example, sized))
     start = {
         names[name]: frozenset(solution.axes[names[name], 0][closed].tolist())
         for name, closed in zeros.items()
@@ -107,16 +110,6 @@ def find_silence(model: nn.Module, example: Example, zeros: Mapping[str, Tensor]
     silent[[unit for unit in sorted(closed) if unit not in exposed]] = True
     returned = _returned(walks[-1], solution, numbers) if narrow else ()
     return Silence(plan, silent, exposed, returned, following.ends)
-
-
-def _numbers(plan: Plan, solution: Solution) -> dict[int, int]:
-    """From the solution's units to the plan's."""
-    return {
-        root: number
-        for axis, units in plan.axes.items()
-        for root, number in zip(solution.axes[axis].tolist(), units, strict=True)
-        if number != STAYS
-    }
 
 
 def _returned(

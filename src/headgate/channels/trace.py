@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_map
 
+from headgate.channels.attributes import SIZED, Length
 from headgate.channels.functional import without_writes
 from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
 from headgate.channels.rules import rule_for
@@ -167,6 +168,8 @@ class Walk:
         self.bits: dict[torch.fx.Node, int] = {}
         self.residuals: list[int] = []
         self._layers = 0
+        # Axes of units whose sizes the code gives.
+        self.lengths: list[Length] = []
 
     def run(self, program: ExportedProgram) -> None:
         """Walks the graph and protects what the model returns, unless that may become narrower."""
@@ -215,6 +218,9 @@ class Walk:
         )  # fmt: skip
         value = rule(step)
         values = tuple(self._aged(one, step) for one in (value if isinstance(value, tuple) else (value,)))
+        if name in SIZED:
+            around = tuple(reversed(module_paths(node)))
+            self.lengths += [(around, field.unique()) for one in values for field in one.fields]
         if isinstance(result, (tuple, list)):
             return values
         return replace(values[0], shared=len(node.users) > 1)

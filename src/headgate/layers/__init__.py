@@ -4,9 +4,15 @@ A residual branch that was narrowed still adds into a wider stream. Its last lay
 the same layer with fewer outputs, which writes them into their places and zeros everywhere else. A branch that reads
 only some channels of its stream begins with a `Gather` layer: the same layer with fewer inputs, which picks them. A
 gate that was placed by hand becomes a `Scale`, which multiplies the channels that are left by what its mask was. A
-branch that writes nothing at all ends in `Zeros`, and so does whatever only fed it.
+branch that writes nothing at all ends in `Zeros`, and so does whatever only fed it. torch's own attention with fewer
+heads is a `FewerHeads`.
 """
 
+from headgate.layers.attention import (
+    FewerHeads,
+    can_lose_heads,
+    lose_heads_,
+)
 from headgate.layers.gather import (
     Gather,
     GatherBatchNorm1d,
@@ -49,6 +55,7 @@ from headgate.layers.zeros import (
 )
 
 __all__ = [
+    "FewerHeads",
     "Gather",
     "GatherBatchNorm1d",
     "GatherBatchNorm2d",
@@ -73,10 +80,12 @@ __all__ = [
     "Zeros",
     "can_be_empty",
     "can_gather",
+    "can_lose_heads",
     "can_write_back",
     "empty_",
     "gather_",
     "gather_class",
+    "lose_heads_",
     "outputs_of",
     "write_back_",
     "write_back_class",

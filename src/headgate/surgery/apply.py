@@ -7,15 +7,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from headgate.channels.attributes import may_be_size
 from headgate.errors import RecipeError
 from headgate.gate import Gate
 from headgate.layers import (
     Scale,
     can_be_empty,
     can_gather,
+    can_lose_heads,
     can_write_back,
     empty_,
     gather_,
+    lose_heads_,
     outputs_of,
     write_back_,
 )
@@ -56,6 +59,8 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     modules = _modules(model)
     for size in recipe.sizes:
         setattr(modules[size.path], size.attribute, size.value)
+        if can_lose_heads(modules[size.path]):
+            lose_heads_(model, modules[size.path])
     for read in recipe.reads:
         module = modules[read.path]
         gather_(module, indices_of(read.places).to(_first_tensor(module).device), read.width)
@@ -186,7 +191,7 @@ def _check_ties(recipe: Recipe, tensors: dict[str, Tensor]) -> None:
 
 
 def _check_size(size: Resize, modules: dict[str, nn.Module]) -> None:
-    if size.attribute not in SIZES:
+    if size.attribute not in SIZES and not may_be_size(size.attribute):
         raise RecipeError(f"the recipe sets the attribute {size.attribute!r}, which no recipe may set")
     # Looked up in the instance itself, so that nothing of the model's code runs.
     value = vars(modules[size.path]).get(size.attribute) if size.path in modules else None

@@ -28,7 +28,7 @@ from headgate.surgery.hand import (
     placed_gates,
 )
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen
+from headgate.surgery.keep import Keep, chosen, multiple_in_units, sites
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference, in_double, largest_error, made_in_double, silence_
@@ -141,10 +141,11 @@ def open_units(root: nn.Module, insertion: Insertion) -> dict[str, Tensor]:
 
     Branches of full width are kept whole, unless one writes nothing and its block can go.
     """
-    bank = bank_of(root)
+    bank, plan = bank_of(root), insertion.plan
     assert bank is not None
+    multiples = {name: multiple_in_units(plan, site, insertion.multiple_of) for name, site in sites(plan).items()}
     kept = {
-        name: _filled_up(gate.keep().cpu(), bank.places(index).cpu(), insertion.multiple_of)
+        name: _filled_up(gate.keep().cpu(), bank.places(index).cpu(), multiples[name])
         for index, (name, gate) in enumerate(bank.views().items())
     }
     if insertion.branches == "full":

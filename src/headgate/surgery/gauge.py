@@ -12,6 +12,7 @@ from headgate.bank import FLOORS, OWNER, PLACES, SIZES, Bank, bank_of
 from headgate.channels.trace import Example
 from headgate.errors import GateError
 from headgate.surgery.insert import Insertion
+from headgate.surgery.keep import multiple_in_units, sites
 from headgate.surgery.kept import call_sizes, parameter_sizes, without_gates
 from headgate.surgery.sizes import Sizes
 from headgate.surgery.times import module_times
@@ -28,7 +29,7 @@ class Gauge:
         sizes_of: what states of all sites cost; None where channels are counted.
         columns: for every unit of every gate, its place in a state.
         units: how many places a state has, besides one that is always kept.
-        multiple: compaction fills up to multiples of this.
+        multiple: for every gate, the number of units to whose multiples compaction fills up.
         whole: gates whose units stay, whatever is open; of these, `vanishing` ones go when nothing is open.
     """
 
@@ -36,7 +37,7 @@ class Gauge:
     sizes_of: Sizes | None
     columns: Tensor
     units: int
-    multiple: int
+    multiple: Tensor
     whole: Tensor
     vanishing: Tensor
 
@@ -48,6 +49,7 @@ class Gauge:
             self,
             sizes_of=None if self.sizes_of is None else self.sizes_of.to(device),
             columns=self.columns.to(device),
+            multiple=self.multiple.to(device),
             whole=self.whole.to(device),
             vanishing=self.vanishing.to(device),
         )
@@ -88,7 +90,7 @@ class Gauge:
 
     def size_and_savings(self, kept: Tensor) -> tuple[Tensor, Tensor]:
         """The size, and for every gate what each of the units saves that it would close next."""
-        fewer = torch.minimum(torch.full_like(kept, self.multiple), (kept - self.least).clamp_min(0))
+        fewer = torch.minimum(self.multiple.expand_as(kept), (kept - self.least).clamp_min(0))
         totals = self._totals(torch.cat([kept[None], kept - torch.diag(fewer)]))
         return totals[0], (totals[0] - totals[1:]) / fewer.clamp_min(1)
 
@@ -115,13 +117,13 @@ class Gauge:
             if not bool(worth.isfinite().any()):
                 worth = torch.where(kept > self.least, nearness, torch.inf)
             chosen = int(worth.argmin())
-            kept[chosen] -= min(self.multiple, int(kept[chosen] - self.least[chosen]))
+            kept[chosen] -= min(int(self.multiple[chosen]), int(kept[chosen] - self.least[chosen]))
             size, savings = self.size_and_savings(kept)
         return self._grown(kept, int(size), target)
 
     def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
         while size < target:
-            more = torch.minimum(torch.full_like(kept, self.multiple), self.sizes - kept)
+            more = torch.minimum(self.multiple.expand_as(kept), self.sizes - kept)
             totals = self._totals(kept + torch.diag(more))
             fitting = torch.where((totals <= target) & (totals > size), totals, -1)
             chosen = int(fitting.argmax())
@@ -174,4 +176,6 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
     full = [insertion.branches == "full" and gate.name in branches for gate in bank.gates]
     vanishing = [gate.name in branches and branches[gate.name].block is not None for gate in bank.gates]
     whole, goes = torch.tensor(full), torch.tensor(vanishing)
-    return Gauge(bank, sizes, columns, layout.units, insertion.multiple_of, whole, goes).on(bank.offset.device)
+    known, channels = sites(insertion.plan), insertion.multiple_of
+    multiple = torch.tensor([multiple_in_units(insertion.plan, known[gate.name], channels) for gate in bank.gates])
+    return Gauge(bank, sizes, columns, layout.units, multiple, whole, goes).on(bank.offset.device)

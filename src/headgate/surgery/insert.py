@@ -17,7 +17,7 @@ from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.masked import attach_
 from headgate.orders import Order, places_of
-from headgate.surgery.keep import Site, sites
+from headgate.surgery.keep import Site, channels_each, sites
 from headgate.surgery.placement import Placement, put_masks_on_, rows_before_norm
 from headgate.surgery.planning import planned
 from headgate.surgery.rollback import undone_on_failure
@@ -77,12 +77,13 @@ def insert_gates_(
         order: which units close first: a named order, a permutation for models with one size of group, or orders by the
             name of every site, as from `order_by`. Branches and readers of a stream that is gated take its order.
         scale: "relative" starts with masks of ones; "plain" is the paper's Eq. 2.
-        floor: how many units of each gate stay open whatever the strength; smaller groups get no gate.
+        floor: how many channels of each gate stay open whatever the strength; smaller groups get no gate. Where a unit
+            is several channels, as an attention head is, so many units that they have that many: at least one.
         branches: "narrow" cuts what a residual branch does not write, and its last layer writes the rest into place.
             "full" keeps the outputs of branches at full width, zeros included, and needs no layer of ours; often
             faster where branches are thin. Either way a branch that writes nothing goes with its block, where all the
             block does is to add it; a narrow one also takes along what only feeds it where the block stays.
-        multiple_of: compaction keeps widths at multiples of this, by keeping closed units where needed.
+        multiple_of: compaction keeps widths, in channels, at multiples of this, by keeping closed units where needed.
         placement: "exact" masks what reads a group. "before_norm", for comparison with the paper, masks the rows of the
             layer that writes it wherever a norm follows (not for streams): a closed channel then leaves the norm as a
             constant, and `compact`, which drops it, warns and says by how much the outputs differ.
@@ -99,11 +100,11 @@ def insert_gates_(
     _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
     plan = planned(model, given, readers, "insert_gates_")
-    chosen = [site for site in sites(plan).values() if _wanted(site, model, where, streams, floor)]
+    chosen = [site for site in sites(plan).values() if _wanted(site, plan, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
     places, count_from = _places(chosen, order)
-    bank = Bank(model, _specs(chosen, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
+    bank = Bank(model, _specs(chosen, plan, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
     with undone_on_failure(model):
         install_bank_(model, bank, places)
         rows = _rows_before_norm(model, plan, chosen) if placement == "before_norm" else {}
@@ -118,13 +119,18 @@ def _rows_before_norm(model: nn.Module, plan: Plan, chosen: list[Site]) -> dict[
     return {name: axes for name, axes in rows.items() if axes}
 
 
-def _specs(chosen: list[Site], floor: int) -> tuple[GateSpec, ...]:
+def _specs(chosen: list[Site], plan: Plan, floor: int) -> tuple[GateSpec, ...]:
     """Read sides keep their floor; what a branch writes may fall silent altogether, since its shortcut goes on."""
     specs, first = [], 0
     for site in chosen:
-        specs.append(GateSpec(site.name, first, site.size, 0 if isinstance(site, Branch) else floor))
+        specs.append(GateSpec(site.name, first, site.size, _floor(site, plan, floor)))
         first += site.size
     return tuple(specs)
+
+
+def _floor(site: Site, plan: Plan, floor: int) -> int:
+    """How many units stay open. Of units that are several channels each, as heads are, fewer do: at least one."""
+    return 0 if isinstance(site, Branch) else -(-floor // channels_each(plan, site))
 
 
 def _places(chosen: list[Site], order: Order | Mapping[str, Order]) -> tuple[list[Tensor], int]:
@@ -189,8 +195,8 @@ def _check_options(where: Any, order: Order | Mapping[str, Order], scale: str, b
             raise ArgumentError(f"insert_gates_: {name}={value!r} is unknown; use one of {', '.join(known)}")
 
 
-def _wanted(site: Site, model: nn.Module, where: Where | None, streams: bool, floor: int) -> bool:
-    if not isinstance(site, Branch) and site.size <= floor:
+def _wanted(site: Site, plan: Plan, model: nn.Module, where: Where | None, streams: bool, floor: int) -> bool:
+    if not isinstance(site, Branch) and site.size <= _floor(site, plan, floor):
         return False
     if isinstance(site, Group) and site.stream and not streams:
         return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any
 
 import torch
@@ -29,6 +31,19 @@ def sites(plan: Plan) -> dict[str, Site]:
     """Everything a gate can act on, by name."""
     found: list[Site] = [*plan.groups, *plan.branches, *plan.readers]
     return {site.name: site for site in found}
+
+
+def channels_each(plan: Plan, site: Site) -> int:
+    """How many channels one unit of a site is, where it is fewest: 1, or as many as a head or a norm group has."""
+    if not isinstance(site, Group):
+        return 1
+    counts = (Counter(plan.axes[axis]) for axis in (*site.writers, *site.readers))
+    return min(min(count[unit] for unit in site.units) for count in counts)
+
+
+def multiple_in_units(plan: Plan, site: Site, channels: int) -> int:
+    """Of which number the kept units must be a multiple for their channels to be one of `channels`."""
+    return channels // gcd(channels, channels_each(plan, site)) if channels > 1 else 1
 
 
 def chosen(plan: Plan, keep: Mapping[str, Tensor], operation: str = "shrink") -> Keep:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headgate.channels.plan import STAYS, Branch, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
-from headgate.layers import outputs_of
+from headgate.layers import can_lose_heads, outputs_of
 from headgate.surgery.apply import apply_recipe_
 from headgate.surgery.keep import (
     Keep,
@@ -74,6 +74,9 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
         width = None if units is None else int(_left(units, keep.units).sum())
         new = _new_sizes(module, before[path], width)
         sizes += [Resize(path, name, value) for name, value in new.items() if value < getattr(module, name)]
+    for attribute, units in plan.counts.items():
+        if not bool((left := _left(units, keep.units)).all()):
+            sizes.append(Resize(attribute.path, attribute.name, int(left.sum())))
     blocks = tuple(silent_blocks(plan, keep))
     apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes)))
     emptied = sorted(emptied_modules(plan, keep))
@@ -144,6 +147,9 @@ def _new_sizes(module: nn.Module, before: tuple[int, int], width: int | None) ->
         return {"num_parameters": len(module.weight)}
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return {"embedding_dim": module.weight.shape[1]}
+    if can_lose_heads(module):
+        assert isinstance(module, nn.MultiheadAttention)
+        return {"num_heads": module.out_proj.weight.shape[1] // module.head_dim}
     if isinstance(module, nn.Bilinear):
         return dict(zip(("out_features", "in1_features", "in2_features"), module.weight.shape, strict=True))
     return {}

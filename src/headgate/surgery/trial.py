@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
+from headgate.surgery.counts import with_fitting_counts
 from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (
     Keep,
@@ -82,21 +83,24 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     """
     known, drawn = sites(plan), randomised(model, seed=0)
     cuttable = [name for name, site in known.items() if site.size > 1]
-
-    def narrow(names: list[str], seed: int) -> dict[str, Tensor]:
-        return random_vectors([known[name] for name in names], seed)
-
-    joint = (narrow(cuttable, seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
+    joint = (_narrow(plan, cuttable, seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
     if all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint):
         return plan
     if (hopeless := failure(drawn, example, plan, chosen(plan, {}))) is not None:
         return plan.without(dict.fromkeys(known, f"even with nothing removed {hopeless}"))
 
-    def problem(names: list[str]) -> str | None:
-        tries = (chosen(plan, narrow(names, seed)) for seed in TRIALS)
+    def problem(names: list[str], plan: Plan) -> str | None:
+        tries = (chosen(plan, _narrow(plan, names, seed)) for seed in TRIALS)
         return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
-    return _proven_silent(drawn, example, plan.without(culprits(cuttable, problem)))
+    fitting = with_fitting_counts(model, plan, problem)
+    found = culprits(cuttable, lambda names: problem(names, fitting))
+    return _proven_silent(drawn, example, fitting.without(found))
+
+
+def _narrow(plan: Plan, names: list[str], seed: int) -> dict[str, Tensor]:
+    known = sites(plan)
+    return random_vectors([known[name] for name in names], seed)
 
 
 def leaving(plan: Plan) -> list[str]:

@@ -8,14 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.channels.rules import contraction, einsum, movement, norms, pieces, pointwise, reduction, spatial
+from headgate.channels.rules import (
+    attention,
+    contraction,
+    einsum,
+    movement,
+    norms,
+    pieces,
+    pointwise,
+    reduction,
+    spatial,
+)
 from headgate.channels.rules.step import Step
 from headgate.channels.values import Value
 
 Rule = Callable[[Step], Value | tuple[Value, ...]]
 
 RULES: dict[str, Rule] = {}
-for _family in (pointwise, reduction, spatial, movement, pieces, contraction, einsum, norms):
+for _family in (pointwise, reduction, spatial, movement, pieces, contraction, einsum, attention, norms):
     RULES.update(_family.RULES)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from headgate.channels.rules.step import Step, refused
-from headgate.channels.values import Value, matching_blocks, moved, on_axis, permuted, reshaped
+from headgate.channels.values import Value, moved, on_axis, permuted, reshaped
 
 
 def view(step: Step) -> Value:
-    """Another shape over the same elements, in the same order."""
-    value = step.value("self")
-    blocks = [after for _, after in matching_blocks(value.shape, step.shape)]
-    return step.tie_all_but_last(reshaped(value, step.shape), blocks)
+    """Another shape over the same elements, in the same order: axes are merged and taken apart."""
+    value = reshaped(step.value("self"), step.shape)
+    fields = step.together(list(value.fields))
+    return value.with_fields(tuple(part for field in fields for part in step.apart(field)))
 
 
 def permute(step: Step) -> Value:

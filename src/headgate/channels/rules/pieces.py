@@ -41,13 +41,17 @@ def _at(value: Value, dim: int, index: int) -> tuple[Tensor, ...]:
 
 
 def split(step: Step) -> tuple[Value, ...]:
-    """Pieces along one axis, of whatever sizes the trace shows."""
+    """Pieces along one axis, of whatever sizes the trace shows.
+
+    Pieces of one size shrink alike. Of pieces of several sizes each has its number somewhere; if that cannot follow,
+    the trial finds out.
+    """
     value = step.value("self")
     dim, at, pieces = int(step.arguments.get("dim", 0)) % value.ndim, 0, []
     lengths = {shape[dim] for shape in step.shapes if shape is not None}
-    if len(lengths) > 1:
+    if len(lengths) > 1 and step.operation != "split_with_sizes":
         step.stays_on(value, [dim], "cuts channels into unequal pieces")
-    elif len(step.shapes) > 1:
+    elif len(lengths) == 1 and len(step.shapes) > 1:
         value = step.tie_pieces(value, dim, *lengths)
     for shape in step.shapes:
         assert shape is not None

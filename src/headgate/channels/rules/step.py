@@ -133,10 +133,7 @@ class Step:
         fields = [field for field in value.fields if field.shape[dim] > 1]
         if not fields:
             return None
-        if len(fields) > 1:
-            self.stay(fields, "a view has merged two axes of channels")
-            return None
-        vector, rows = as_vector(fields[0], dim)
+        vector, rows = as_vector(self.together(fields)[0], dim)
         if rows.shape[0] > 1:
             self.ledger.join(rows, vector, self.obstacle("meets a fixed channel"))
         return vector
@@ -149,21 +146,28 @@ class Step:
         others = tuple(field for field in value.fields if field.shape[dim] == 1)
         return value.with_fields(others if labels is None else (*others, on_axis(labels, dim, value.ndim)))
 
-    def tie_all_but_last(self, value: Value, blocks: Iterable[Iterable[int]]) -> Value:
-        """After an axis of channels was split into several: units are the places along the last of them.
+    def apart(self, field: Tensor) -> tuple[Tensor, ...]:
+        """A field that varies along several axes as fields along one axis each: a view took an axis of channels apart.
 
-        A model that splits channels into a fixed number of parts, however many there are, can lose the same place
-        from every part. Whether its own code means that is for the trial to find out.
+        What lies at (i, j) goes where i or j goes. Which of the axes shrinks the ledger finds out in the end.
         """
-        fields = []
-        for field in value.fields:
-            for dims in ([dim for dim in block if field.shape[dim] > 1] for block in blocks):
-                for dim in dims[:-1]:
-                    first = field.narrow(dim, 0, 1)
-                    self.ledger.join(field, first, self.obstacle("splits it off from a channel that must stay"))
-                    field = first
-            fields.append(field)
-        return value.with_fields(tuple(fields))
+        dims = sorted(varies(field))
+        if len(dims) < 2:
+            return (field,)
+        axes = self.ledger.split(field.squeeze(), (self.path, self.operation))
+        return tuple(on_axis(labels, dim, field.ndim) for labels, dim in zip(axes, dims, strict=True))
+
+    def together(self, fields: list[Tensor]) -> list[Tensor]:
+        """Fields of which no two vary along the same axis: those that do, since a view merged axes, become one."""
+        found: list[Tensor] = []
+        for field in fields:
+            overlapping = [other for other in found if varies(other) & varies(field)]
+            found = [other for other in found if not varies(other) & varies(field)]
+            if overlapping:
+                factors = torch.stack(torch.broadcast_tensors(*overlapping, field), -1)
+                field = self.ledger.product(factors, (self.path, self.operation))
+            found.append(field)
+        return found
 
     def tie_pieces(self, value: Value, dim: int, length: int, stride: int = 1) -> Value:
         """Before channels are cut into pieces of equal length, or every stride-th is taken: the pieces shrink alike."""

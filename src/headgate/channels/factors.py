@@ -1,0 +1,219 @@
+"""Axes that are taken apart and put together: a channel of a merged axis stays if and only if all its factors stay.
+
+A view of 64 channels as 4 heads of 16 makes two axes with labels of their own, and channel 17 of the 64 is head 1 *and*
+place 1. Such entries (a label, its factors) are collected while graphs are walked, and settled here: into plain ties
+and stays, so that in the end every channel belongs to one unit.
+
+Of the axes that a view makes of one, the last is the one that shrinks (a fixed number of parts, however wide), unless
+it must stay, as the places of a head must when queries meet keys: then the one before it does, and whole heads go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Factors:
+    """Collected entries, each with its number: `labels` stay iff all of their `parts` (one row each) do.
+
+    `splits` has, by number, the labels of each axis that a view made of one.
+    """
+
+    labels: list[Tensor] = field(default_factory=list)
+    parts: list[Tensor] = field(default_factory=list)
+    splits: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def product(self, labels: Tensor, parts: Tensor) -> int:
+        """Notes the factors of some labels; returns the number of the entry."""
+        self.labels.append(labels)
+        self.parts.append(parts)
+        return len(self.labels) - 1
+
+    def settled(self, roots: Tensor, fixed: Tensor, components: Components) -> Settled:
+        """What follows from the entries, given what plain ties and stays say."""
+        return _Settling(self, roots, fixed, components).run()
+
+
+class Components:
+    """Connected components under ties that keep coming."""
+
+    def __init__(self, count: int, ties: list[Tensor]) -> None:
+        self._count = count
+        self.ties = list(ties)
+
+    def tie(self, left: Tensor, right: Tensor) -> None:
+        """One more."""
+        if left.numel():
+            self.ties.append(torch.stack([left, right]))
+
+    def roots(self) -> Tensor:
+        """The smallest label of each label's component: neighbours' minimum, then pointer jumping, until stable."""
+        roots = torch.arange(self._count)
+        if not self.ties:
+            return roots
+        left, right = torch.cat(self.ties, dim=1)
+        while True:
+            smaller = torch.minimum(roots[left], roots[right])
+            before = roots
+            roots = roots.clone()
+            # Hook the roots themselves, not only the labels, so that whole trees move at once.
+            for ends in (left, right):
+                roots.scatter_reduce_(0, before[ends], smaller, "amin")
+            while not torch.equal(jumped := roots[roots], roots):
+                roots = jumped
+            if torch.equal(roots, before):
+                return roots
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The final components, and pairs: a label that stays, and the label because of which it does.
+
+    Below 0: not because of a label but by the choice of one axis in an entry, -1 for the first.
+    """
+
+    roots: Tensor
+    stays: Tensor
+    because: Tensor
+
+
+class _Settling:
+    """Adds ties and stays until every label with factors is tied to the only one that can go, or stays."""
+
+    def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components) -> None:
+        width = max(parts.shape[1] for parts in entries.parts)
+        self._labels = torch.cat(entries.labels)
+        self._parts = torch.cat([torch.nn.functional.pad(p, (0, width - p.shape[1])) for p in entries.parts])
+        lengths = torch.tensor([len(labels) for labels in entries.labels])
+        self._numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        self._splits = entries.splits
+        self._components, self._roots, self._fixed = components, roots, fixed
+        self._stays: list[tuple[Tensor, Tensor]] = []
+
+    def run(self) -> Settled:
+        while self._pass_down() or self._pass_up():
+            pass
+        heads = self._choose_axes()
+        while self._pass_down() or self._pass_up() or self._follow() or self._merge() or self._choose_factor(heads):
+            pass
+        stays, because = (torch.cat([pair[side] for pair in self._stays]) for side in (0, 1))
+        return Settled(self._roots, stays, because)
+
+    def _stay(self, labels: Tensor, because: Tensor) -> bool:
+        fresh = ~self._fixed[self._roots[labels]]
+        self._stays.append((labels[fresh], because.expand(labels.shape)[fresh]))
+        self._fixed[self._roots[labels]] = True
+        return bool(fresh.any())
+
+    def _tie(self, left: Tensor, right: Tensor) -> bool:
+        apart = self._roots[left] != self._roots[right]
+        if not bool(apart.any()):
+            return False
+        self._components.tie(left[apart], right[apart])
+        fixed = self._fixed.clone()
+        self._roots = self._components.roots()
+        self._fixed = torch.zeros_like(fixed)
+        self._fixed[self._roots[fixed.nonzero().squeeze(1)]] = True
+        return True
+
+    @property
+    def _free(self) -> Tensor:
+        """Which factors could still go."""
+        return ~self._fixed[self._roots[self._parts]]
+
+    def _pass_down(self) -> bool:
+        """If a label stays, so do all its factors."""
+        rows, columns = (self._fixed[self._roots[self._labels]].unsqueeze(1) & self._free).nonzero(as_tuple=True)
+        return self._stay(self._parts[rows, columns], self._labels[rows])
+
+    def _choose_axes(self) -> Tensor:
+        """Of every split the axes before the last stay, unless somewhere the last must: returns who may go then.
+
+        What may go by itself may also go by its factors, as the heads of keys that queries share.
+        """
+        allowed = torch.zeros_like(self._fixed)
+        for *leading, last in self._splits.values():
+            if bool(self._fixed[self._roots[last]].all()):
+                for labels in leading:
+                    allowed[self._roots[labels]] = True
+        while True:
+            rows = allowed[self._roots[self._labels]]
+            inner = self._roots[self._parts[rows]].reshape(-1)
+            if bool(allowed[inner].all()):
+                break
+            allowed[inner] = True
+        heads = [self._labels[:0]]
+        for number, (*leading, _) in self._splits.items():
+            leads = torch.cat(leading)
+            may_go = allowed[self._roots[leads]]
+            self._stay(leads[~may_go], torch.tensor([-1 - number]))
+            heads.append(leads[may_go])
+        return torch.cat(heads)
+
+    def _pass_up(self) -> bool:
+        """A label all of whose factors stay must stay."""
+        none = (~self._free.any(1) & ~self._fixed[self._roots[self._labels]]).nonzero().squeeze(1)
+        labels = self._labels[none]
+        self._stays += [(labels, parts) for parts in self._parts[none].unbind(1)]
+        return self._stay(labels, labels)
+
+    def _follow(self) -> bool:
+        """A label with a single factor that can go, goes with it."""
+        free = self._free
+        one = (free.sum(1) == 1).nonzero().squeeze(1)
+        return self._tie(self._labels[one], self._parts[one, free[one].to(torch.int64).argmax(1)])
+
+    def _merge(self) -> bool:
+        """A label that is tied to one of its factors: the others stay. Two products that are tied: factor by factor."""
+        free = self._free
+        rows = (free.sum(1) > 1).nonzero().squeeze(1)
+        if not len(rows):
+            return False
+        own = self._roots[self._labels[rows]]
+        roots, free = self._roots[self._parts[rows]], free[rows]
+        itself = (roots == own.unsqueeze(1)) & free
+        absorbed, columns = (itself.any(1, keepdim=True) & free & ~itself).nonzero(as_tuple=True)
+        if self._stay(self._parts[rows[absorbed], columns], self._labels[rows[absorbed]]):
+            return True
+        same = ((roots == roots.gather(1, free.to(torch.int64).argmax(1, keepdim=True))) | ~free).all(1)
+        firsts = self._parts[rows, free.to(torch.int64).argmax(1)]
+        if self._tie(self._labels[rows[same]], firsts[same]):
+            return True
+        return self._merge_tied(rows, own, free)
+
+    def _merge_tied(self, rows: Tensor, own: Tensor, free: Tensor) -> bool:
+        order = own.argsort(stable=True)
+        rows, own, free = rows[order], own[order], free[order]
+        starts = torch.cat([torch.ones(1, dtype=torch.bool), own.diff() != 0])
+        first = starts.nonzero().squeeze(1)[starts.cumsum(0) - 1]
+        # Factors that stay do not count: the others move to the front.
+        front = (~free).to(torch.int64).argsort(dim=1, stable=True)
+        parts = torch.where(free.gather(1, front), self._parts[rows].gather(1, front), 0)
+        like = ((parts > 0) == (parts[first] > 0)).all(1)
+        unlike = torch.cat([parts[~like], parts[first[~like]]])
+        numbers = self._numbers[rows[~like]].repeat(2).unsqueeze(1).expand(unlike.shape)
+        if self._stay(unlike[unlike > 0], -1 - numbers[unlike > 0]):
+            return True
+        pairs = like.unsqueeze(1) & (parts > 0)
+        return self._tie(parts[pairs], parts[first][pairs])
+
+    def _choose_factor(self, heads: Tensor) -> bool:
+        """Where several factors could go, only one of them does: heads before places, the last axis before others."""
+        free = self._free
+        rows = (free.sum(1) > 1).nonzero().squeeze(1)
+        if not len(rows):
+            return False
+        preferred = torch.zeros_like(self._fixed)
+        preferred[self._roots[heads]] = True
+        # Only the first, since what follows from it may settle the others.
+        row = rows[:1]
+        candidates = free[row] & preferred[self._roots[self._parts[row]]]
+        candidates = candidates if bool(candidates.any()) else free[row]
+        last = int(candidates[0].nonzero().max())
+        others = free[row[0]].clone()
+        others[last] = False
+        return self._stay(self._parts[row[0]][others], -1 - self._numbers[row])
