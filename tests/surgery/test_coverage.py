@@ -43,7 +43,9 @@ VARIATIONS = frozenset({
     "tied autoencoder", "matrix times vector", "concatenated reading weights", "stored positions",
     "embedding with padding", "old spectral norm", "dict output", "unused layers", "loss inside",
     "frames merged with batch", "lstm", "dataclass output", "upsampling to a skip", "local response norm",
-    "weight norm on the reader", "write a corner in place", "c2f by a stored width",
+    "weight norm on the reader", "write a corner in place", "c2f by a stored width", "attention, causal",
+    "attention, masked", "attention without biases", "attention, normalised queries", "fused qkv, index",
+    "fused qkv, split", "rotary, pairs", "relative positions embedded", "shared keys, repeated",
 })  # fmt: skip
 
 

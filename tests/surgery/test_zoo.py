@@ -59,6 +59,12 @@ def regular() -> nn.Module:
     return models.RegNet(sizes, num_classes=10)
 
 
+def vision_transformer() -> nn.Module:
+    return models.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=10
+    )
+
+
 def segmenter() -> nn.Module:
     return models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
 
@@ -78,6 +84,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "regnet": (regular, 32),
     "efficientnet": (efficient, 32),
     "convnext": (convnext, 32),
+    "vision transformer": (vision_transformer, 32),
     "segmenter": (segmenter, 32),
 }
 

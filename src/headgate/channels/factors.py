@@ -209,11 +209,12 @@ class _Settling:
             return False
         preferred = torch.zeros_like(self._fixed)
         preferred[self._roots[heads]] = True
-        # Only the first, since what follows from it may settle the others.
-        row = rows[:1]
-        candidates = free[row] & preferred[self._roots[self._parts[row]]]
-        candidates = candidates if bool(candidates.any()) else free[row]
-        last = int(candidates[0].nonzero().max())
-        others = free[row[0]].clone()
-        others[last] = False
-        return self._stay(self._parts[row[0]][others], -1 - self._numbers[row])
+        candidates = free[rows] & preferred[self._roots[self._parts[rows]]]
+        # Heads are sure. Else only one entry at a time, since what follows from it may settle the others.
+        now = candidates.any(1)
+        if not bool(now.any()):
+            candidates, now = free[rows], self._numbers[rows] == self._numbers[rows[0]]
+        rows, candidates = rows[now], candidates[now]
+        last = candidates.shape[1] - 1 - candidates.flip(1).to(torch.int64).argmax(1, keepdim=True)
+        others = free[rows].scatter(1, last, False)
+        return self._stay(self._parts[rows][others], (-1 - self._numbers[rows]).unsqueeze(1).expand_as(others)[others])

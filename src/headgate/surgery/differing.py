@@ -34,7 +34,8 @@ def where_it_fails(small: nn.Module, example: Example, error: Exception) -> str:
     path = failing_module(small, example)
     first = (str(error).strip().splitlines() or [""])[0][:200]
     where = f"{path}: " if path else ""
-    return f"the model's own code does not run on fewer channels ({where}{type(error).__name__}: {first})"
+    advice = "it would if it took the size from that tensor, as `view(…, -1)` does, or from an attribute of the module"
+    return f"the model's own code does not run on fewer channels ({where}{type(error).__name__}: {first}); {advice}"
 
 
 def _marks(model: nn.Module, example: Example) -> dict[tuple[str, int], Marks]:
