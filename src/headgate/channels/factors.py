@@ -161,16 +161,24 @@ class _Settling:
         self._stays += [(labels, parts) for parts in self._parts[none].unbind(1)]
         return self._stay(labels, labels)
 
+    def _first(self, free: Tensor) -> Tensor:
+        """The first factor of every label that can go (any, if none can), as a column."""
+        return self._parts.gather(1, free.to(torch.int64).argmax(1, keepdim=True))
+
+    def _several(self, free: Tensor) -> Tensor:
+        """The rows with more than one unit among the factors that can go."""
+        return (free & (self._roots[self._parts] != self._roots[self._first(free)])).any(1)
+
     def _follow(self) -> bool:
         """A label with a single factor that can go, goes with it."""
         free = self._free
-        one = (free.sum(1) == 1).nonzero().squeeze(1)
-        return self._tie(self._labels[one], self._parts[one, free[one].to(torch.int64).argmax(1)])
+        one = free.any(1) & ~self._several(free)
+        return self._tie(self._labels[one], self._first(free)[one].squeeze(1))
 
     def _merge(self) -> bool:
         """A label that is tied to one of its factors: the others stay. Two products that are tied: factor by factor."""
         free = self._free
-        rows = (free.sum(1) > 1).nonzero().squeeze(1)
+        rows = self._several(free).nonzero().squeeze(1)
         if not len(rows):
             return False
         own = self._roots[self._labels[rows]]
@@ -178,10 +186,6 @@ class _Settling:
         itself = (roots == own.unsqueeze(1)) & free
         absorbed, columns = (itself.any(1, keepdim=True) & free & ~itself).nonzero(as_tuple=True)
         if self._stay(self._parts[rows[absorbed], columns], self._labels[rows[absorbed]]):
-            return True
-        same = ((roots == roots.gather(1, free.to(torch.int64).argmax(1, keepdim=True))) | ~free).all(1)
-        firsts = self._parts[rows, free.to(torch.int64).argmax(1)]
-        if self._tie(self._labels[rows[same]], firsts[same]):
             return True
         return self._merge_tied(rows, own, free)
 
@@ -204,7 +208,7 @@ class _Settling:
     def _choose_factor(self, heads: Tensor) -> bool:
         """Where several factors could go, only one of them does: heads before places, the last axis before others."""
         free = self._free
-        rows = (free.sum(1) > 1).nonzero().squeeze(1)
+        rows = self._several(free).nonzero().squeeze(1)
         if not len(rows):
             return False
         preferred = torch.zeros_like(self._fixed)
@@ -216,5 +220,6 @@ class _Settling:
             candidates, now = free[rows], self._numbers[rows] == self._numbers[rows[0]]
         rows, candidates = rows[now], candidates[now]
         last = candidates.shape[1] - 1 - candidates.flip(1).to(torch.int64).argmax(1, keepdim=True)
-        others = free[rows].scatter(1, last, False)
-        return self._stay(self._parts[rows][others], (-1 - self._numbers[rows]).unsqueeze(1).expand_as(others)[others])
+        parts = self._parts[rows]
+        others = free[rows] & (self._roots[parts] != self._roots[parts.gather(1, last)])
+        return self._stay(parts[others], (-1 - self._numbers[rows]).unsqueeze(1).expand_as(others)[others])
