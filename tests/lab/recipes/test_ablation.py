@@ -7,20 +7,17 @@ import io
 import pytest
 import torch
 
-from headgate_lab.data.images import Images
 from headgate_lab.engine.job import Job, Training
 from headgate_lab.recipes import ablation
 from headgate_lab.recipes.ablation import Ablation
+from tests.lab.recipes.few_images import few_images
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (64,), generator=generator)
-    stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
+    stored = few_images(1, 28, 64)
     monkeypatch.setattr(ablation, "digits_of_mnist", lambda: stored)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from headgate_lab.data.images import Images
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
@@ -16,6 +15,7 @@ from headgate_lab.engine.watch import Lines
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import budget, cifar
 from headgate_lab.recipes.budget import LARGE
+from tests.lab.recipes.few_images import few_images
 
 
 def test_each_changes_one_thing() -> None:
@@ -34,9 +34,7 @@ def test_each_changes_one_thing() -> None:
 
 
 def test_every_kind_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (48, 3, 16, 16), dtype=torch.uint8, generator=generator)
-    stored = Images(images, torch.arange(48) % 10, images[:20], torch.arange(20) % 10, tuple("0123456789"))
+    stored = few_images(3, 16, 48)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet20", lambda classes, width: PreResNet(11, classes, width))
     size = 2 * sum(parameter.numel() for parameter in PreResNet(11, 100).parameters()) // 3

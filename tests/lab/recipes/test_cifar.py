@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from headgate_lab.data.images import Images
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, batches, run
@@ -17,14 +16,12 @@ from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.paper import PAPER
 from headgate_lab.recipes import cifar
 from headgate_lab.recipes.cifar import Cifar
+from tests.lab.recipes.few_images import few_images
 
 
 @pytest.fixture(autouse=True)
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (48, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (48,), generator=generator)
-    stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = few_images(3, 32, 48)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from headgate_lab.data.images import Images
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
@@ -17,14 +16,12 @@ from headgate_lab.engine.watch import Lines
 from headgate_lab.recipes import lenet
 from headgate_lab.recipes.classification import half_cosine
 from headgate_lab.recipes.lenet import LeNet
+from tests.lab.recipes.few_images import few_images
 
 
 @pytest.fixture(autouse=True)
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (64,), generator=generator)
-    stored = Images(images, labels, images[:20], labels[:20], tuple("0123456789"))
+    stored = few_images(1, 28, 64)
     monkeypatch.setattr(lenet, "digits_of_mnist", lambda: stored)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import headgate as hg
-from headgate_lab.data.images import Images
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, batches, run
@@ -20,18 +19,13 @@ from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from headgate_lab.recipes import cifar, sweep
 from headgate_lab.recipes.sweep import Sweep
-
-
-def images(channels: int, pixels: int) -> Images:
-    generator = torch.Generator().manual_seed(0)
-    found = torch.randint(0, 256, (32, channels, pixels, pixels), dtype=torch.uint8, generator=generator)
-    return Images(found, torch.arange(32) % 10, found[:20], torch.arange(20) % 10, tuple("0123456789"))
+from tests.lab.recipes.few_images import few_images
 
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "digits_of_mnist", lambda: images(1, 28))
-    monkeypatch.setattr(cifar, "_images", lambda dataset: images(3, 16))
+    monkeypatch.setattr(sweep, "digits_of_mnist", lambda: few_images(1, 28, 32))
+    monkeypatch.setattr(cifar, "_images", lambda dataset: few_images(3, 16, 32))
     monkeypatch.setitem(sweep.NETWORKS, "vgg19", lambda width: VGG(widths=(8, 0, 8)))
     monkeypatch.setitem(sweep.NETWORKS, "preresnet20", lambda width: PreResNet(11))
 
