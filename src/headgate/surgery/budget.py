@@ -9,7 +9,6 @@ gate by gate, the offsets rest, and the masks move into the weights.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
-from headgate.errors import ArgumentError, GateError, HeadgateWarning
+from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.compact import insertion_of
@@ -28,9 +27,10 @@ from headgate.surgery.gauge import Gauge, gauge_of
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
+from headgate.surgery.misuse import warn_of_a_jump, warn_of_missing_steps
 from headgate.surgery.schedule import TRAVELS, schedule_of
 from headgate.surgery.stopwatch import Stopwatch
-from headgate.surgery.targets import only_one, target_of, time_target_of
+from headgate.surgery.targets import only_one, refuse_another_size, target_of, time_target_of
 from headgate.surgery.times import PER_MS
 from headgate.unmask import bake_inserted_
 
@@ -177,7 +177,9 @@ class Budget:
         """One differentiable scalar to add to the loss."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
-            self._warn_of_missing_steps()
+            self._asked += 1
+            if self._asked == max(self._schedule.end, PATIENCE) and not self.met:
+                warn_of_missing_steps(self._asked)
         offsets = self._bank.offset.clamp(min=-self._bank.span)
         return self._strength * (self._weights * offsets).sum()
 
@@ -227,7 +229,7 @@ class Budget:
             raise ArgumentError(
                 f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
             )
-        self._refuse_another_size(state)
+        refuse_another_size(self._of, state, self._full, self._target)
         self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
         coming = state["coming"]
         self._coming = None if coming is None else Late(torch.tensor(coming))
@@ -237,20 +239,6 @@ class Budget:
             self._stopwatch.load_(self._gauge, state["times"])
             self._full = int(state["full"])
         self._settle_bank()
-
-    def _refuse_another_size(self, state: Mapping[str, Any]) -> None:
-        """Times differ from run to run; what is counted does not."""
-        counted = self._stopwatch is None
-        if counted != (state["times"] is None) or (counted and int(state["full"]) != self._full):
-            raise ArgumentError(
-                f"Budget: this state is of another kind of size than {self._of}, or of another network: its full size "
-                f"is {int(state['full']):,}, and here it is {self._full:,}"
-            )
-        if counted and state["met"] and int(state["size"]) > self._target:
-            raise ArgumentError(
-                f"Budget: this state has met a target of its own with {int(state['size']):,} {self._of}, more than the "
-                f"{self._target:,} asked for here; begin a new budget instead of loading it"
-            )
 
     def _is_due(self) -> bool:
         """Often near the end: gates of a large layer close several units in a step."""
@@ -267,31 +255,11 @@ class Budget:
             self._gauge = self._gauge.on(self._bank.offset.device)
             self._size = self._stopwatch.checked_(self._gauge, self._size)
         if self._size <= self._target or self._step >= self._schedule.end:
-            self._warn_of_a_jump()
+            if self._size > JUMP * self._target:
+                warn_of_a_jump(self._step, self._size / self._target)
             self._finish()
         else:
             self._coming = Late(self._steer())
-
-    def _warn_of_missing_steps(self) -> None:
-        """Once, after more penalties than anyone accumulates gradients for."""
-        self._asked += 1
-        if self._asked == max(self._schedule.end, PATIENCE) and not self.met:
-            warnings.warn(
-                f"Budget: penalty() was asked for {self._asked} times since the last step(), without which nothing "
-                "closes: call step() after every step of the optimizer",
-                HeadgateWarning,
-                stacklevel=3,
-            )
-
-    def _warn_of_a_jump(self) -> None:
-        if self._size > JUMP * self._target:
-            warnings.warn(
-                f"Budget: after {self._step} steps, by when the target was to be reached, the network was still "
-                f"{self._size / self._target:.2g} times as large, and the rest closed at once. Is penalty() in the "
-                "loss, does the optimizer step, were the gates frozen? Else give more steps, or a later reach",
-                HeadgateWarning,
-                stacklevel=5,
-            )
 
     def _steer(self) -> Tensor:
         """Strength and weights for the size that the network has now, all on its device; returns the size."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from headgate.arguments import number
 from headgate.errors import ArgumentError
@@ -48,3 +49,21 @@ def time_target_of(wanted_ms: float, full: int, least: int) -> int:
             f"{least / PER_MS:.3g} ms (the full one {full / PER_MS:.3g}): the shortest time that can be reached"
         )
     return target
+
+
+def refuse_another_size(of: str, state: Mapping[str, Any], full: int, target: int) -> None:
+    """Refuses the saved state of a budget of another kind, network or target.
+
+    Of times only the kind can be told: they differ from run to run, and what is counted does not.
+    """
+    counted = of != "latency_ms"
+    if counted != (state["times"] is None) or (counted and int(state["full"]) != full):
+        raise ArgumentError(
+            f"Budget: this state is of another kind of size than {of}, or of another network: its full size is "
+            f"{int(state['full']):,}, and here it is {full:,}"
+        )
+    if counted and state["met"] and int(state["size"]) > target:
+        raise ArgumentError(
+            f"Budget: this state has met a target of its own with {int(state['size']):,} {of}, more than the "
+            f"{target:,} asked for here; begin a new budget instead of loading it"
+        )

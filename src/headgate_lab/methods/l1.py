@@ -79,6 +79,11 @@ class Masked(nn.Module):
         super().__init__()
         self.network, self.plan = network, plan
         self.masks = nn.ModuleList(RectifiedMask(group.size) for group in plan.groups)
+        self.readers = list(dict.fromkeys(reader for group in plan.groups for reader in group.readers))
+        # By reader, the place of each index among all masks; what belongs to no group has the one behind them, -1.
+        for number, reader in enumerate(self.readers):
+            self.register_buffer(f"units{number}", torch.tensor(plan.axes[reader]), persistent=False)
+        self.register_buffer("one", torch.ones(1), persistent=False)
         self.to(next(network.parameters()).device)
         self.register_load_state_dict_pre_hook(_accept_bare_names)  # type: ignore[no-untyped-call]
 
@@ -88,14 +93,12 @@ class Masked(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that read a group, times its mask."""
-        # What belongs to no group is read as it is.
-        values = torch.cat([*(cast(RectifiedMask, mask).mask() for mask in self.masks), self._one()])
+        values = torch.cat([*(cast(RectifiedMask, mask).mask() for mask in self.masks), self.get_buffer("one")])
         found: dict[str, Tensor] = {}
-        for name, axis in dict.fromkeys(reader for group in self.plan.groups for reader in group.readers):
+        for number, (name, axis) in enumerate(self.readers):
             weight = found.get(name, self.network.get_parameter(name))
-            units = torch.tensor(self.plan.axes[name, axis], device=weight.device)
             shape = [-1 if other == axis else 1 for other in range(weight.dim())]
-            found[name] = weight * values[units].view(shape)
+            found[name] = weight * values[self.get_buffer(f"units{number}")].view(shape)
         return found
 
     def keep(self) -> dict[str, Tensor]:
@@ -110,9 +113,6 @@ class Masked(nn.Module):
         for name, weight in self.weights().items():
             network.get_parameter(name).copy_(weight)
         return network
-
-    def _one(self) -> Tensor:
-        return torch.ones(1, device=next(self.network.parameters()).device)
 
 
 def _accept_bare_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:
