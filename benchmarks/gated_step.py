@@ -23,6 +23,7 @@ from torch import nn
 import headgate as hg
 from benchmarks.timing import in_turns, median_ms, options, ratios
 from benchmarks.vision import vision_models
+from headgate_lab.engine.captured import captured_where_possible
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from headgate_lab.records import write_record
@@ -57,26 +58,7 @@ def make_step(model: nn.Module, batch: int, device: str, mode: str) -> Callable[
         loss.backward()
         optimizer.step()
 
-    return capture(step) if captured else step
-
-
-def capture(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a replayed CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay() -> None:
-        # Holds on to `step`, whose tensors the graph reads.
-        assert step is not None
-        graph.replay()
-
-    return replay
+    return captured_where_possible(step, list(model.parameters())) if captured else step
 
 
 def build(name: str, gated: bool, device: str, mode: str) -> nn.Module:

@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
+from headgate_lab.engine.captured import PLAIN_STEPS, captured
 from headgate_lab.engine.job import Metrics
 from headgate_lab.engine.network import Network
-
-# Real steps before a capture: what is allocated once (momenta, workspaces) must be there before.
-PLAIN_STEPS = 3
 
 
 class SideBySide:
@@ -20,7 +18,7 @@ class SideBySide:
     def __init__(self, networks: Sequence[Network], finish: Callable[[int, Network], Metrics]) -> None:
         self.networks, self._finish = networks, finish
         self.plain_steps, self.plain_done = PLAIN_STEPS, 0
-        self.captured: Captured | None = None
+        self.captured: Callable[[], None] | None = None
         self.streams = [torch.cuda.Stream() for _ in networks] if networks[0].device.type == "cuda" else []
 
     def epoch(self) -> list[Metrics]:
@@ -28,8 +26,8 @@ class SideBySide:
         self._forget_if([network.begin_epoch() for network in self.networks])
         for _ in range(self.networks[0].batches.steps):
             if self.streams and self.captured is None and self.plain_done >= self.plain_steps:
-                self.captured = Captured(self.networks, self.streams)
-            self.captured.step() if self.captured is not None else self._plain_step()
+                self.captured = captured(self._steps, [network.noise for network in self.networks])
+            self.captured() if self.captured is not None else self._plain_step()
             self._forget_if([network.after_step() for network in self.networks])
         return [network.metrics() for network in self.networks]
 
@@ -40,6 +38,9 @@ class SideBySide:
 
     def _plain_step(self) -> None:
         self.plain_done += 1
+        self._steps()
+
+    def _steps(self) -> None:
         if not self.streams:
             for network in self.networks:
                 network.step()
@@ -59,24 +60,6 @@ class SideBySide:
         """Every network goes on where it was."""
         for network, saved in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(saved)
-
-
-class Captured:
-    """One step of every network, each on a stream of its own, as one CUDA graph."""
-
-    def __init__(self, networks: Sequence[Network], streams: Sequence[torch.cuda.Stream]) -> None:
-        # The graph reads the networks' tensors: they must live as long as it.
-        self.networks = networks
-        self.graph = torch.cuda.CUDAGraph()
-        for network in networks:
-            self.graph.register_generator_state(network.noise)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
-            fork_and_join(networks, streams)
-
-    def step(self) -> None:
-        """Replays."""
-        self.graph.replay()
 
 
 def fork_and_join(networks: Sequence[Network], streams: Sequence[torch.cuda.Stream]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 import headgate as hg
-from headgate_lab.engine.captured import captured
+from headgate_lab.engine.captured import captured_where_possible
 from headgate_lab.engine.stacked_adam import adam_, bounded_
 
 Inputs = tuple[Tensor, ...]
@@ -92,7 +92,7 @@ class Stack:
         """Trains on and returns the mean loss of each copy over these steps, still on the device."""
         self.total.zero_()
         if self._replay is None:
-            self._replay = captured(self._step, [*self._state().values(), self.total, *self.changes])
+            self._replay = captured_where_possible(self._step, [*self._state().values(), self.total, *self.changes])
         for _ in range(steps):
             self._replay()
         return self.total / steps

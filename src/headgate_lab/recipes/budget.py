@@ -1,21 +1,21 @@
 """What a budget is made of: our way of `cifar`, with one thing changed at a time.
 
-PreResNet-20 on CIFAR-100 at 121k and 47k parameters. Without gates on residual streams the smaller size is out of
-reach: projections and classifier alone hold more. The dense and the narrower networks are those of `cifar`. Not
-measured yet.
+PreResNet-20 on CIFAR-100 at 121k and 47k parameters, and VGG-19 on CIFAR-10 at 1,627k and 264k, for 100 epochs.
+Without gates on residual streams the smaller size of the former is out of reach: projections and classifier alone
+hold more. The dense and the narrower networks are those of `cifar`. Not measured yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import nn
 
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
-from headgate_lab.recipes.cifar import Cifar
+from headgate_lab.recipes.cifar import TABLE, Cifar
 from headgate_lab.recipes.experiment import Experiment
 
 LARGE, SMALL = 121_000, 47_000
@@ -40,6 +40,7 @@ class Budget(Cifar):
     streams: bool = True
     branches: bool = True
     scale: Literal["relative", "plain"] = "relative"
+    length: int = field(default=100, kw_only=True)
 
     @property
     def setting(self) -> str:
@@ -69,7 +70,7 @@ def _no_branch(name: str, module: nn.Module) -> bool:
 
 
 def recipes() -> Sequence[Budget]:
-    """At each size the default, then one change at a time."""
+    """At each size the default, then one change at a time; of VGG-19 what mattered most to it, when the size is met."""
     found: list[Budget] = []
     for size in (LARGE, SMALL):
         changes: list[dict[str, object]] = [
@@ -84,6 +85,8 @@ def recipes() -> Sequence[Budget]:
         if size == LARGE:
             changes.append({"streams": False})
         found += [Budget("preresnet20", "cifar100", "ours", params=size, **change) for change in changes]  # type: ignore[arg-type]
+    for size in TABLE["vgg19", "cifar10"].values():
+        found += [Budget("vgg19", "cifar10", "ours", params=size, reach=reach) for reach in (0.5, 0.25)]
     return found
 
 

@@ -50,8 +50,8 @@ TABLE: dict[tuple[NetworkName, Dataset], dict[float, int]] = {
         0.1: 1_110_000, 0.2: 1_010_000, 0.3: 940_000, 0.4: 873_000, 0.5: 817_000, 1.0: 547_000, 2.0: 261_000,
     },
 }  # fmt: skip
-# The paper's networks trained for 160 epochs, their offsets at rest for the first 20.
-PAPER_EPOCHS, COLD_START = 160, 20
+# The offsets of the paper's networks were at rest for the first 20 of their 160 epochs.
+EPOCHS, COLD_START = 160, 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Cifar(Classification):
     train_on: bool = True
     lr: float = 0.1
     weight_decay: float = 5e-4
-    length: int = field(default=100, kw_only=True)
+    length: int = field(default=EPOCHS, kw_only=True)
     batch_size: int = field(default=128, kw_only=True)
 
     @property
@@ -107,7 +107,7 @@ class Cifar(Classification):
         if self.strength is not None:
             return Dam(
                 self.strength,
-                cold_start=round(self.length * COLD_START / PAPER_EPOCHS),
+                cold_start=round(self.length * COLD_START / EPOCHS),
                 offset_update="plain",
                 streams=False,
                 scale="plain",
@@ -141,7 +141,7 @@ def _images(dataset: Dataset) -> Images:
 
 def paper(network: NetworkName, dataset: Dataset, strength: float) -> Cifar:
     """The paper's way, with the rates of its code."""
-    return Cifar(network, dataset, "paper", strength, lr=0.05, weight_decay=1e-3, length=PAPER_EPOCHS)
+    return Cifar(network, dataset, "paper", strength, lr=0.05, weight_decay=1e-3)
 
 
 def recipes() -> Sequence[Cifar]:

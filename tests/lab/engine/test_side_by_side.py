@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -122,32 +123,29 @@ def test_going_on_small_is_the_same_training(kind: str) -> None:
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
 
 
-class Replay:
-    """Stands for a captured graph: counts captures and replays."""
-
-    captures = 0
-    replays = 0
-
-    def __init__(self, networks: list[Network], streams: list[object]) -> None:
-        self.networks = networks
-        Replay.captures += 1
-
-    def step(self) -> None:
-        Replay.replays += 1
-        for one in self.networks:
-            one.step()
-
-
 def test_a_step_is_captured_after_plain_ones_and_anew_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "Captured", Replay)
+    captures, replays = 0, 0
+
+    def counted(step: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
+        nonlocal captures
+        captures += 1
+
+        def replay() -> None:
+            nonlocal replays
+            replays += 1
+            step()
+
+        return replay
+
+    monkeypatch.setattr(side_by_side, "captured", counted)
     monkeypatch.setattr(side_by_side, "fork_and_join", lambda networks, streams: [one.step() for one in networks])
     captured = SideBySide([network(0, GATED)], lambda *unused: {})
     captured.streams = [object()]  # type: ignore[list-item]
     counts = []
     for _ in range(EPOCHS):
-        Replay.captures = Replay.replays = 0
+        captures = replays = 0
         captured.epoch()
-        counts.append((Replay.captures, Replay.replays))
+        counts.append((captures, replays))
     # 60 images in batches of 16 are 4 steps. The step changes when offsets begin to move (epoch 1) and rest (epoch 3).
     assert counts == [(1, 1), (1, 1), (0, 4), (1, 1)]
     plain = SideBySide([network(0, GATED)], lambda *unused: {})

@@ -20,7 +20,7 @@ from tests.lab.recipes.few_images import few_images
 
 def test_each_changes_one_thing() -> None:
     found = budget.recipes()
-    assert len({recipe.setting for recipe in found}) == len(found) == 15
+    assert len({recipe.setting for recipe in found}) == len(found) == 19
     assert [recipe.setting.partition(", ")[2] for recipe in found if recipe.params == LARGE] == [
         "as by default",
         "weigh mean",
