@@ -35,6 +35,7 @@ class Budget(Cifar):
 
     experiment: ClassVar[str] = "budget"
 
+    reach: float = 0.5
     weigh: Literal["savings", "mean"] = "savings"
     bake: bool = True
     streams: bool = True

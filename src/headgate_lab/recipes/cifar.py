@@ -73,7 +73,7 @@ class Cifar(Classification):
     method: Literal["paper", "ours", "narrower"]
     strength: float | None = None
     params: int | None = None
-    reach: float = 0.5
+    reach: float = 0.25
     train_on: bool = True
     lr: float = 0.1
     weight_decay: float = 5e-4
