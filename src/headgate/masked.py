@@ -87,9 +87,28 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
         reads = leaf == "weight" and can_mask_inputs(module)
         mask = MaskedWeight(bank, getattr(root, SHARED), list(module._parameters).index(leaf), reads)
         parametrize.register_parametrization(module, leaf, mask)
+        _shorten_the_way_(type(module), leaf)
         if reads:
             let_inputs_be_masked_(module)
     mask_on(module, leaf).add_(Side(bank, gates, index, axis))
+
+
+def _shorten_the_way_(kind: type[nn.Module], leaf: str) -> None:
+    """Lets a weight that is masked already be found without the calls of two modules, which cost more than to find it.
+
+    `kind` is the class that parametrize has made for one module, and its copies.
+    """
+    usual: Any = getattr(kind, leaf)
+
+    def read(module: nn.Module) -> Any:
+        masks: Any = masks_of(module)._modules[leaf]
+        if len(masks._modules) == 1:
+            found = masks._modules["0"].found(masks.original)
+            if found is not None:
+                return found
+        return usual.fget(module)
+
+    setattr(kind, leaf, property(read, usual.fset))
 
 
 def gated(root: nn.Module) -> Iterator[tuple[nn.Module, str]]:

@@ -84,9 +84,8 @@ class MaskedWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight times its masks."""
-        bank, shared = self._links
-        masked = shared.weights.get(id(weight))
-        if masked is not None and self._can_be_used(masked, weight):
+        masked, bank = self.found(weight), self._links[0]
+        if masked is not None:
             return masked
         if not is_plain(bank):
             masks = [bank.mask(gate) for gate in self.gates]
@@ -95,6 +94,11 @@ class MaskedWeight(nn.Module):
             vector = self.over_inputs(weight)
             return mask_weights(vector, lambda given: [[(1, given.unsqueeze(0))]], [weight], [[0]])[0]
         return self._alone(weight)
+
+    def found(self, weight: Tensor) -> Tensor | None:
+        """The masked weight, if there is one that can be used here."""
+        masked = self._links[1].weights.get(id(weight))
+        return masked if masked is not None and self._can_be_used(masked, weight) else None
 
     def stays_apart(self, weight: Tensor) -> bool:
         """Whether its masks may be multiplied with what the weight reads, so that it is not masked in advance."""

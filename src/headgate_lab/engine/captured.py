@@ -42,7 +42,7 @@ def captured_where_possible(step: Callable[[], None], state: Sequence[Tensor]) -
     """
     if not state or state[0].device.type != "cuda":
         return step
-    before = [tensor.clone() for tensor in state]
+    before = [tensor.detach().clone() for tensor in state]  # a graph on today's stream could not be captured
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
