@@ -14,14 +14,18 @@ from headgate_lab.methods.gated import Gated
 
 @dataclass(frozen=True)
 class Budgeted(Gated):
-    """Gates that leave at most so many parameters. The options are those of `headgate.Budget`.
+    """Gates that leave at most so many parameters, or so large a fraction of the multiply-accumulates.
+
+    The options are those of `headgate.Budget`.
 
     Attributes:
         params: the parameters wanted.
+        macs: the multiply-accumulates wanted, instead.
         train_on: whether the rest of the training goes on with the small network, which is faster.
     """
 
-    params: int
+    params: int | None = None
+    macs: float | None = None
     reach: float = 0.5
     start: float = 0.1
     weigh: Literal["savings", "mean"] = "savings"
@@ -37,6 +41,7 @@ class Budgeted(Gated):
         budget = hg.Budget(
             model,
             params=self.params,
+            macs=self.macs,
             steps=steps,
             reach=self.reach,
             start=self.start,

@@ -42,8 +42,8 @@ class Companion(Protocol):
 class Method(ABC):
     """Holds settings only, so that one method serves many networks: what training changes is in them."""
 
-    def width(self, build: Build) -> float:
-        """The fraction of its width at which the network is built."""
+    def width(self, build: Build, example: Tensor) -> float:
+        """The fraction of its width at which the network, for images like the example's, is built."""
         return 1.0
 
     @property

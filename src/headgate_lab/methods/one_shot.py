@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headgate as hg
 from headgate_lab.methods.contract import Method
-from headgate_lab.methods.narrower import widest
+from headgate_lab.methods.narrower import parameters, widest
 from headgate_lab.models.width import scaled
 
 
@@ -24,7 +24,7 @@ class OneShot(Method):
         """The network that has been cut; the one given is left as it is."""
         order = hg.order_by(model, "magnitude", [example])
         cut = partial(leaving, model, hg.find_groups(model, example), order)
-        return cut(widest(cut, self.params))
+        return cut(widest(cut, parameters, self.params))
 
     def small(self, model: nn.Module, example: Tensor) -> nn.Module:
         """Nothing is left to be removed."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from headgate_lab.data.cifar import NORMALISATION, cifar10, cifar100
 from headgate_lab.data.images import Images
+from headgate_lab.engine.job import later
 from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
@@ -51,6 +52,8 @@ TABLE: dict[tuple[NetworkName, Dataset], dict[float, int]] = {
         0.1: 1_110_000, 0.2: 1_010_000, 0.3: 940_000, 0.4: 873_000, 0.5: 817_000, 1.0: 547_000, 2.0: 261_000,
     },
 }  # fmt: skip
+# What PreResNet-20 keeps of its multiply-accumulates, on CIFAR-10.
+MACS = (0.75, 0.5, 0.25)
 # The offsets of the paper's networks were at rest for the first 20 of their 160 epochs.
 EPOCHS, COLD_START = 160, 20
 
@@ -64,6 +67,7 @@ class Cifar(Classification):
             used AdaBelief for this table, which torch lacks; the schedule is that of its code). "ours": gates
             everywhere, closed by a budget. "narrower": the control.
         reach: with "ours", the fraction of the training by which the size is met.
+        macs: instead of parameters, the fraction of multiply-accumulates wanted.
         train_on: with "ours", whether the rest of the training goes on with the small network.
     """
 
@@ -78,6 +82,7 @@ class Cifar(Classification):
     train_on: bool = True
     lr: float = 0.1
     weight_decay: float = 5e-4
+    macs: float | None = later(None)
     length: int = field(default=EPOCHS, kw_only=True)
     batch_size: int = field(default=128, kw_only=True)
 
@@ -87,6 +92,8 @@ class Cifar(Classification):
         if self.strength is not None:
             return f"{self.network} {self.dataset} {self.method} strength {self.strength:g}"
         what = "dense" if self.params is None else f"{self.method} {self.params:,} parameters"
+        if self.macs is not None:
+            what = f"{self.method} {self.macs:.0%} of the multiply-accumulates"
         return f"{self.network} {self.dataset} {what}"
 
     @property
@@ -115,9 +122,9 @@ class Cifar(Classification):
                 before_norm=True,
                 floor=1,
             )
-        if self.method == "narrower" or self.params is None:
-            return Narrower(self.params)
-        return Budgeted(self.params, reach=self.reach, train_on=self.train_on)
+        if self.method == "narrower":
+            return Narrower(self.params, self.macs)
+        return Budgeted(self.params, self.macs, reach=self.reach, train_on=self.train_on)
 
     def data(self) -> Data:
         """Shifted by up to 4 pixels and flipped."""
@@ -146,14 +153,19 @@ def paper(network: NetworkName, dataset: Dataset, strength: float) -> Cifar:
 
 
 def recipes() -> Sequence[Cifar]:
-    """For every network and dataset: ours and the narrower network at every size, the full one, and the paper's way."""
+    """For every network and dataset: ours and the narrower one at every size, the full one, and the paper's way.
+
+    And PreResNet-20 at fractions of its multiply-accumulates.
+    """
     found: list[Cifar] = []
     for (network, dataset), sizes in TABLE.items():
         found += [Cifar(network, dataset, "ours", params=size) for size in sizes.values()]
         found += [Cifar(network, dataset, "narrower", params=size) for size in sizes.values()]
         found.append(Cifar(network, dataset, "narrower"))
         found += [paper(network, dataset, strength) for strength in sizes]
-    return found
+    for macs in MACS:
+        found += [Cifar("preresnet20", "cifar10", method, macs=macs) for method in ("ours", "narrower")]
+    return [*found, Cifar("preresnet20", "cifar10", "narrower")]
 
 
 EXPERIMENT = Experiment("cifar", "VGG-19 and PreResNets on CIFAR at the paper's sizes", "tab:cifar", 3, recipes, 6)

@@ -113,7 +113,7 @@ def network_of(
 
 
 def results(network: Network, full: int, test: Resident, example: Tensor) -> Metrics:
-    """Test accuracy and size, also against `full` parameters, of the model with everything closed removed.
+    """Test accuracy and sizes, also against `full` parameters, of the model with everything closed removed.
 
     A network with a layer of which nothing is left has died: it has no size.
     """
@@ -130,6 +130,7 @@ def results(network: Network, full: int, test: Resident, example: Tensor) -> Met
         "accuracy": accuracy(small, test),
         "accuracy_before": before,
         "params": left,
+        "macs": hg.cost(small, example[:1]).macs,
         "pruned": 100 * (1 - left / full),
         **({} if kept is None else {"pruned_channels": 100 * (1 - kept)}),
         "dead": 0,
@@ -161,13 +162,13 @@ def _of(job: Job) -> Classification:
 
 
 @lru_cache(maxsize=64)
-def _width(recipe: Classification) -> float:
-    return recipe.pruning().width(recipe.build)
+def _width(recipe: Classification, shape: torch.Size) -> float:
+    return recipe.pruning().width(recipe.build, torch.zeros(shape))
 
 
 def _attached(recipe: Classification, seed: int, example: Tensor, templates: dict[Hashable, nn.Module]) -> nn.Module:
     """The network of this seed; gates are found once for all networks alike, and only the weights are exchanged."""
-    method, width = recipe.pruning(), _width(recipe)
+    method, width = recipe.pruning(), _width(recipe, example.shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         dense = recipe.build(width)

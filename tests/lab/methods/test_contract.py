@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headgate as hg
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.l1 import L1, Masked
-from headgate_lab.methods.narrower import Narrower, widest
+from headgate_lab.methods.narrower import Narrower, parameters, widest
 from headgate_lab.methods.one_shot import OneShot
 from headgate_lab.models.lenet import LeNet5, LeNet5Caffe
 from headgate_lab.models.preresnet import PreResNet
@@ -27,6 +28,8 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "l1": lambda size: L1(20.0),
     "full": lambda size: Narrower(),
     "narrower": lambda size: Narrower(size // 2),
+    "narrower, by work": lambda size: Narrower(macs=0.5),
+    "budgeted, by work": lambda size: Budgeted(macs=0.5, floor=1),
 }
 NETWORKS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
     "lenet5": (lambda width: LeNet5(width=width), (4, 1, 28, 28)),
@@ -37,7 +40,7 @@ NETWORKS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
 
 def trained(method: Method, build: Callable[[float], nn.Module], images: Tensor) -> nn.Module:
     torch.manual_seed(0)
-    model = method.attach(build(method.width(build)), images).train()
+    model = method.attach(build(method.width(build, images)), images).train()
     if isinstance(model, Masked):  # few steps do not carry a mask from 1 to 0
         for mask in model.masks:
             nn.init.uniform_(mask.values, 0.02, 1.0)  # type: ignore[arg-type]
@@ -61,6 +64,10 @@ def trained(method: Method, build: Callable[[float], nn.Module], images: Tensor)
     return model.eval()
 
 
+def work(model: nn.Module, images: Tensor) -> int:
+    return hg.cost(model, images).macs or 0
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_and_its_small_network_computes_the_same(name: str, network: str) -> None:
@@ -81,6 +88,8 @@ def test_a_method_trains_and_its_small_network_computes_the_same(name: str, netw
     assert all(vector.dtype == torch.bool and vector.dim() == 1 for vector in keep.values())
     assert bool(keep) == name.startswith(("dam", "budgeted", "l1"))
     assert left <= size // 3 or name != "budgeted"
+    if name.endswith("by work"):
+        assert work(small, images) <= work(build(1.0), images) / 2
     assert not keep or not all(bool(vector.all()) for vector in keep.values())
 
 
@@ -94,19 +103,19 @@ def test_the_narrower_network_is_the_widest_that_fits(params: int) -> None:
     def size(width: float) -> int:
         return sum(parameter.numel() for parameter in LeNet5(width=width).parameters())
 
-    width = widest(lambda width: LeNet5(width=width), params)
+    width = widest(lambda width: LeNet5(width=width), parameters, params)
     assert size(width) <= params
     assert width == 1.0 or size(width + 1 / 1024) > params
 
 
 def test_a_size_that_no_narrower_network_has_is_refused() -> None:
     with pytest.raises(ValueError, match="at least"):
-        widest(lambda width: LeNet5(width=width), 10)
+        widest(lambda width: LeNet5(width=width), parameters, 10)
 
 
 def test_looking_for_a_width_leaves_the_generator_alone() -> None:
     torch.manual_seed(0)
-    widest(lambda width: LeNet5(width=width), 5_000)
+    widest(lambda width: LeNet5(width=width), parameters, 5_000)
     assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(0)))
 
 

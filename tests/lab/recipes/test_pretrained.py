@@ -160,4 +160,4 @@ def test_the_smallest_size_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> No
     recipe = Pretrained("preresnet20", "one-shot", None, 0.1)
     cut = OneShot(recipe.params).attach(recipe.build(1.0), torch.randn(2, 3, 32, 32))
     assert 0.9 * recipe.params < sum(parameter.numel() for parameter in cut.parameters()) <= recipe.params
-    assert Narrower(recipe.params).width(recipe.build) < 1
+    assert Narrower(recipe.params).width(recipe.build, torch.zeros(2, 3, 32, 32)) < 1
