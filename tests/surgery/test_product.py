@@ -96,13 +96,18 @@ def test_nothing_to_learn_at_all():
     assert x.grad.abs().max() > 0
 
 
+def rounded_alike(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Convolutions in short dtypes add in an order that depends on where in memory their weights lie."""
+    return bool((found - expected).abs().max() <= 4 * torch.finfo(dtype).eps * expected.abs().max())
+
+
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half])
 def test_short_weights(name: str, dtype: torch.dtype):
     dense, gated, x = pair(name, dtype=dtype)
     dense.eval(), gated.eval()
     assert inserted(gated).offset.dtype == torch.float32
-    assert torch.equal(gated(x), plain_forward(dense, gated, x))
+    assert rounded_alike(gated(x), plain_forward(dense, gated, x), dtype)
     found = of_the_node(gated, x)
     assert {p.grad.dtype for n, p in gated.named_parameters() if p.grad is not None and n[:4] != "head"} == {dtype}
     assert apart(found, expected_gradients(dense, gated, square, x)) < 0.1
@@ -113,7 +118,8 @@ def test_autocast(name: str):
     dense, gated, x = pair(name, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         expected = expected_gradients(dense, gated, square, x)
-        assert torch.equal(plain_forward(copy.deepcopy(dense), gated, x), copy.deepcopy(gated)(x))
+        plain = plain_forward(copy.deepcopy(dense), gated, x)
+        assert rounded_alike(copy.deepcopy(gated)(x), plain, torch.bfloat16)
         found = of_the_node(gated, x)
     assert apart(found, expected) < 0.05
     assert all(gradient is None or gradient.dtype == torch.float32 for gradient in found.values())
