@@ -39,25 +39,34 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def training(args: argparse.Namespace, images: int) -> SideBySide:
-    """Fresh networks on random images that are resident on the device."""
-    device, generator = torch.device(args.device), torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (images,), generator=generator)
-    data = Resident(pixels, labels, Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))).to(device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    method: Method = Narrower() if args.dense else Dam(0.1)
+def random_images(count: int, device: torch.device) -> Resident:
+    """As many as an epoch has, resident on the device."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    return Resident(pixels, labels, Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))).to(device)
+
+
+def fresh(build: Callable[[], nn.Module], method: Method, data: Resident, args: argparse.Namespace) -> SideBySide:
+    """Fresh networks on these images, for `args.epochs` epochs."""
+    dtype = torch.bfloat16 if data.images.device.type == "cuda" else torch.float32
     how = Optimization("sgd", 0.05, 5e-4, lambda epoch, epochs: 1.0)
     torch.manual_seed(0)
-    model = MODELS[args.model]().to(device)
+    model = build().to(data.images.device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     template = method.attach(model, data.normalised(data.images[:2], torch.float32))
     networks = []
     for seed in range(args.together):
         model = copy.deepcopy(template)
         batches = Batches(data, args.batch, seed, pad=4, flip=True, dtype=dtype)
-        networks.append(Network(model, method, batches, how, epochs=100, seed=seed))
+        networks.append(Network(model, method, batches, how, epochs=args.epochs, seed=seed))
     return SideBySide(networks, lambda number, network: {})
+
+
+def training(args: argparse.Namespace, images: int) -> SideBySide:
+    """Networks of the kind asked for."""
+    method: Method = Narrower() if args.dense else Dam(0.1)
+    return fresh(MODELS[args.model], method, random_images(images, torch.device(args.device)), args)
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
