@@ -83,6 +83,7 @@ class Bank:
     # What a budget has decided: whether offsets rest, whatever else was asked, and the most one moves in a step.
     held: bool = False
     rate: float | None = None
+    claim: object = None
 
     @property
     def frozen(self) -> bool:

@@ -22,6 +22,7 @@ from headgate.cost import Latency
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
+from headgate.surgery.claim import Claim
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
 from headgate.surgery.hand import placed_gates
@@ -30,7 +31,7 @@ from headgate.surgery.late import Late
 from headgate.surgery.misuse import warn_of_a_jump, warn_of_missing_steps
 from headgate.surgery.schedule import TRAVELS, schedule_of
 from headgate.surgery.stopwatch import Stopwatch
-from headgate.surgery.targets import only_one, refuse_another_size, target_of, time_target_of
+from headgate.surgery.targets import only_one, refuse_another_model, refuse_another_size, target_of, time_target_of
 from headgate.surgery.times import PER_MS
 from headgate.unmask import bake_inserted_
 
@@ -92,7 +93,8 @@ class Budget:
     Raises:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
-        GateError: no inserted gates, or gates placed by hand besides.
+        GateError: no inserted gates, or gates placed by hand besides; later, when it is used though its gates were
+            removed or are steered by a budget that was made since.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class Budget:
         self._step, self._size, self.met = 0, self._full, False
         self._asked = 0  # penalties since the last step
         self._coming: Late | None = None
+        self._claim = Claim(self, self._bank)
         self._settle_bank()
 
     @property
@@ -175,6 +178,7 @@ class Budget:
 
     def penalty(self) -> Tensor:
         """One differentiable scalar to add to the loss."""
+        self._claim.require()
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
             self._asked += 1
@@ -190,6 +194,7 @@ class Budget:
         It never waits for a device, unless to measure time: sizes are computed there, and what a look finds is acted
         upon at the next one.
         """
+        self._claim.require()
         self._step, self._asked = self._step + 1, 0
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
@@ -200,6 +205,7 @@ class Budget:
 
     def by_layer(self) -> dict[str, float]:
         """What is left of each parameter, of each call's multiply-accumulates or each module's milliseconds."""
+        self._claim.require()
         return {name: self._shown(size) for name, size in self._gauge.by_name(self._gauge.kept()).items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,8 +225,8 @@ class Budget:
         """Goes on where `state_dict` was taken; load the model first.
 
         Raises:
-            ArgumentError: this is no state of a budget, or one of other gates, of another kind of size or of a larger
-                target that is met; nothing has been changed.
+            ArgumentError: this is no state of a budget, or one of other gates, of another kind of size, of a larger
+                target that is met, or of a model that is not loaded; nothing has been changed.
         """
         if not isinstance(state, Mapping) or (missing := self.state_dict().keys() - state.keys()):
             what = f"it has no {', '.join(sorted(missing))}" if isinstance(state, Mapping) else type(state).__name__
@@ -230,6 +236,9 @@ class Budget:
                 f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
             )
         refuse_another_size(self._of, state, self._full, self._target)
+        self._claim.require()
+        if state["met"] and self._stopwatch is None:
+            refuse_another_model(self._of, state, self._gauge.size(self._gauge.kept()))
         self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
         coming = state["coming"]
         self._coming = None if coming is None else Late(torch.tensor(coming))
@@ -302,9 +311,9 @@ class Budget:
     def _settle_bank(self) -> None:
         """The schedule decides when offsets move and how fast; `freeze_` can only hold them besides."""
         schedule = self._schedule
-        self._bank.held = self.met or self._step < schedule.begin
         travel = self._bank.start + self._bank.span
-        self._bank.rate = TRAVELS * travel / (schedule.end - schedule.begin)
+        rate = TRAVELS * travel / (schedule.end - schedule.begin)
+        self._claim.hold_(self.met or self._step < schedule.begin, rate, for_good=self.met)
 
 
 def _bank(root: nn.Module) -> Bank:

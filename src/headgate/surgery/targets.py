@@ -67,3 +67,12 @@ def refuse_another_size(of: str, state: Mapping[str, Any], full: int, target: in
             f"Budget: this state has met a target of its own with {int(state['size']):,} {of}, more than the "
             f"{target:,} asked for here; begin a new budget instead of loading it"
         )
+
+
+def refuse_another_model(of: str, state: Mapping[str, Any], size: int) -> None:
+    """Refuses the state of a budget that is met where the model's gates leave another size than they did then."""
+    if int(state["size"]) != size:
+        raise ArgumentError(
+            f"Budget: this state is of a network cut to {int(state['size']):,} {of}, and here the gates leave "
+            f"{size:,}; load the model's state before the budget's"
+        )
