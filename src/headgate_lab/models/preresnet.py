@@ -53,6 +53,10 @@ class PreResNet(nn.Module):
         self.stage3 = _stage(second * EXPANSION, third, blocks, stride=2)
         self.bn = nn.BatchNorm2d(third * EXPANSION)
         self.classifier = nn.Linear(third * EXPANSION, classes)
+        self.initialise_()
+
+    def initialise_(self) -> None:
+        """Draws the weights of all convolutions from torch's generator."""
         initialise_(self)
 
     def forward(self, x: Tensor) -> Tensor:

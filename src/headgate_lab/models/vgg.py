@@ -28,6 +28,10 @@ class VGG(nn.Module):
             inputs = outputs
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
+        self.initialise_()
+
+    def initialise_(self) -> None:
+        """Draws the weights from torch's generator."""
         initialise_(self)
         nn.init.normal_(self.classifier.weight, 0.0, 0.01)
         nn.init.zeros_(self.classifier.bias)

@@ -6,16 +6,18 @@ paper prints 93.39 and 90.92 %, and the uniformly narrower network 90.93 and 85.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Literal, TypeAlias
 
+import torch
 from torch import nn
 
 from headgate_lab.data.cifar import NORMALISATION, cifar10, cifar100
 from headgate_lab.data.images import Images
-from headgate_lab.engine.job import later
+from headgate_lab.engine.job import Job, Training, later
 from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
@@ -25,6 +27,7 @@ from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from headgate_lab.recipes.classification import Classification, Data, half_cosine, in_steps
 from headgate_lab.recipes.experiment import Experiment
+from headgate_lab.recipes.found_widths import train_found_widths
 
 Dataset: TypeAlias = Literal["cifar10", "cifar100"]
 NetworkName: TypeAlias = Literal["vgg19", "preresnet20", "preresnet56", "preresnet110"]
@@ -65,7 +68,8 @@ class Cifar(Classification):
     Attributes:
         method: "paper": gates before BatchNorm, none on streams, moved by the weights' SGD, decay included (the paper
             used AdaBelief for this table, which torch lacks; the schedule is that of its code). "ours": gates
-            everywhere, closed by a budget. "narrower": the control.
+            everywhere, closed by a budget. "narrower": the control. "found": the other one, the widths that "ours"
+            finds, with fresh weights.
         reach: with "ours", the fraction of the training by which the size is met.
         macs: instead of parameters, the fraction of multiply-accumulates wanted.
         train_on: with "ours", whether the rest of the training goes on with the small network.
@@ -75,7 +79,7 @@ class Cifar(Classification):
 
     network: NetworkName
     dataset: Dataset
-    method: Literal["paper", "ours", "narrower"]
+    method: Literal["paper", "ours", "narrower", "found"]
     strength: float | None = None
     params: int | None = None
     reach: float = 0.25
@@ -97,6 +101,16 @@ class Cifar(Classification):
         return f"{self.network} {self.dataset} {what}"
 
     @property
+    def search(self) -> int:
+        """The epochs in which widths are found."""
+        return math.ceil(self.reach * self.length)
+
+    @property
+    def epochs(self) -> int:
+        """Those of the network that is trained, after widths were found for it if they have to be."""
+        return self.length + (self.search if self.method == "found" else 0)
+
+    @property
     def architecture(self) -> Hashable:
         """The network and its number of classes."""
         return self.network, self.dataset
@@ -104,7 +118,7 @@ class Cifar(Classification):
     @property
     def cohort(self) -> Hashable:
         """What has the same images and batches can be stepped together."""
-        return self.dataset, self.batch_size
+        return self.dataset, self.batch_size, self.method == "found"
 
     def build(self, width: float) -> nn.Module:
         """The network for the dataset's classes."""
@@ -124,7 +138,17 @@ class Cifar(Classification):
             )
         if self.method == "narrower":
             return Narrower(self.params, self.macs)
-        return Budgeted(self.params, self.macs, reach=self.reach, train_on=self.train_on)
+        train_on = self.train_on and self.method != "found"
+        return Budgeted(self.params, self.macs, reach=self.reach, train_on=train_on)
+
+    @classmethod
+    def start(cls, jobs: Sequence[Job], device: torch.device) -> Training:
+        """Side by side; those whose widths are to be found, in two parts."""
+        recipe = jobs[0].recipe
+        assert isinstance(recipe, Cifar)
+        return (
+            train_found_widths(jobs, device, recipe.search) if recipe.method == "found" else super().start(jobs, device)
+        )
 
     def data(self) -> Data:
         """Shifted by up to 4 pixels and flipped."""
@@ -153,7 +177,7 @@ def paper(network: NetworkName, dataset: Dataset, strength: float) -> Cifar:
 
 
 def recipes() -> Sequence[Cifar]:
-    """For every network and dataset: ours and the narrower one at every size, the full one, and the paper's way.
+    """For every network and dataset: ours and its controls at every size, the full one, and the paper's way.
 
     And PreResNet-20 at fractions of its multiply-accumulates.
     """
@@ -161,6 +185,7 @@ def recipes() -> Sequence[Cifar]:
     for (network, dataset), sizes in TABLE.items():
         found += [Cifar(network, dataset, "ours", params=size) for size in sizes.values()]
         found += [Cifar(network, dataset, "narrower", params=size) for size in sizes.values()]
+        found += [Cifar(network, dataset, "found", params=size) for size in sizes.values()]
         found.append(Cifar(network, dataset, "narrower"))
         found += [paper(network, dataset, strength) for strength in sizes]
     for macs in MACS:

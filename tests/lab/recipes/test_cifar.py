@@ -45,6 +45,7 @@ def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(cifar.NETWORKS, "preresnet20", lambda classes, width: PreResNet(11, classes, width))
     full = sum(parameter.numel() for parameter in PreResNet(11).parameters())
     kinds = [("paper", 0.3, None), ("ours", None, full // 3), ("narrower", None, full // 3), ("narrower", None, None)]
+    kinds.append(("found", None, full // 3))
     recipes = [Cifar("preresnet20", "cifar10", *kind) for kind in kinds]  # type: ignore[arg-type]
     jobs = [Job(replace(recipe, length=4, batch_size=4, reach=0.95, lr=0.01), 0) for recipe in recipes]
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
@@ -52,7 +53,7 @@ def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.M
     found = {record["setting"]: record["metrics"]["final"] for record in read_runs(tmp_path, "cifar")}
     assert found["preresnet20 cifar10 dense"]["params"] == full
     assert 0 <= found["preresnet20 cifar10 paper strength 0.3"]["pruned_channels"] < 100
-    for method in ("ours", "narrower"):
+    for method in ("ours", "narrower", "found"):
         left = found[f"preresnet20 cifar10 {method} {full // 3:,} parameters"]
         assert 0.8 * (full // 3) < left["params"] <= full // 3
         assert left["accuracy"] == pytest.approx(left["accuracy_before"], abs=1e-9)

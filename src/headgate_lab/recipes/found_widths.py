@@ -1,0 +1,70 @@
+"""The control that asks what pruning finds, weights or widths: the widths that a budget found, with fresh weights.
+
+A network is trained with its budget until the size is met. Then what is left is drawn anew and trained from scratch,
+for as many epochs as any other network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from headgate_lab.engine.forked import Forked
+from headgate_lab.engine.images import Resident
+from headgate_lab.engine.job import Job, Metrics
+from headgate_lab.engine.network import Network
+from headgate_lab.methods.narrower import Narrower
+from headgate_lab.recipes.classification import Classification, batches_of, full_size, network_of, results
+
+
+def train_found_widths(jobs: Sequence[Job], device: torch.device, search: int) -> Forked:
+    """One network for each job: its widths are found in the first `search` epochs of a training of its length.
+
+    The recipes' methods must have settled by then.
+    """
+    recipes = [cast(Classification, job.recipe) for job in jobs]
+    train, test = recipes[0].data().resident(device)
+    found = FoundWidths(jobs, train, test)
+    templates: dict[Hashable, nn.Module] = {}
+    networks = [
+        network_of(recipe, job.seed, recipe.length, train, found.example, templates)
+        for job, recipe in zip(jobs, recipes, strict=True)
+    ]
+    return Forked(networks, range(len(jobs)), search, found.fork, found.finish)
+
+
+class FoundWidths:
+    """What jobs go on with when their widths are found."""
+
+    def __init__(self, jobs: Sequence[Job], train: Resident, test: Resident) -> None:
+        self.jobs, self.train, self.test = jobs, train, test
+        self.example = train.normalised(train.images[:2], torch.float32)
+
+    def fork(self, number: int, network: Network) -> Network:
+        """A network of the widths found, drawn from the job's seed."""
+        recipe, seed = cast(Classification, self.jobs[number].recipe), self.jobs[number].seed
+        small = network.method.small(network.model, self.example)
+        drawn_anew_(small, seed)
+        batches = batches_of(recipe, self.train, seed)
+        return Network(small, Narrower(), batches, recipe.optimization(), recipe.length, seed)
+
+    def finish(self, number: int, network: Network) -> Metrics:
+        """As of any network."""
+        recipe = cast(Classification, self.jobs[number].recipe)
+        return results(network, full_size(recipe), self.test, self.example)
+
+
+def drawn_anew_(model: nn.Module, seed: int) -> None:
+    """All weights as those of a network that was just built, wherever the model lives."""
+    device = next(model.parameters()).device
+    model.cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in model.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+        cast(Any, model).initialise_()
+    model.to(device)
