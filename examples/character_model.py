@@ -13,7 +13,7 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pydoc_data.topics import topics
 
 import torch
@@ -58,7 +58,8 @@ class CharacterModel(nn.Module):
         super().__init__()
         size, head_size, depth = 64, 16, 4
         self.characters, self.places = nn.Embedding(characters, size), nn.Embedding(CONTEXT, size)
-        nn.init.normal_(self.characters.weight, std=0.02)
+        for table in (self.characters, self.places):
+            nn.init.normal_(table.weight, std=0.02)
         self.blocks = nn.Sequential(*(Block(size, heads, head_size, hidden) for _ in range(depth)))
         self.norm = nn.LayerNorm(size)
         self.output = nn.Linear(size, characters, bias=False)
@@ -127,17 +128,16 @@ def validation_loss(model: nn.Module, text: Text) -> float:
 
 
 @torch.no_grad()
-def characters_per_second(model: nn.Module, text: Text, rounds: int = 20) -> float:
-    """Of a forward pass over a batch; the median of some."""
-    model.eval()
+def characters_per_second(models: Mapping[str, nn.Module], text: Text, rounds: int = 40) -> dict[str, float]:
+    """Of forward passes over a batch, the median; the models take turns, so that a busy machine is fair to all."""
     pieces = next(text.batches(1, seed=0))[:, :-1]
-    model(pieces)
-    taken = []
+    taken: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(rounds):
-        start = time.perf_counter()
-        model(pieces)
-        taken.append(time.perf_counter() - start)
-    return pieces.numel() / statistics.median(taken)
+        for name, model in models.items():
+            start = time.perf_counter()
+            model.eval()(pieces)
+            taken[name].append(time.perf_counter() - start)
+    return {name: pieces.numel() / statistics.median(times) for name, times in taken.items()}
 
 
 def parameters(model: nn.Module) -> int:
@@ -176,11 +176,12 @@ def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[
     trained["narrower"] = narrower(text, parameters(trained["by a budget"]))
     train(trained["narrower"], text, steps, seed)
 
+    speeds = characters_per_second(trained, text)
     return {
         name: {
             "validation_loss": validation_loss(model, text),
             "params": parameters(model),
-            "characters_per_second": characters_per_second(model, text),
+            "characters_per_second": speeds[name],
         }
         for name, model in trained.items()
     }
