@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from headgate.bank import BAKED, OFFSETS, OPEN, PLACES, Bank, Offsets, bank_of, find_last_
+from headgate.flat_weights import forget_list_
 from headgate.inputs import can_mask_inputs, let_inputs_be_masked_
 from headgate.masked_weight import MaskedWeight, Shared, Side, is_plain, stacked_vectors
 from headgate.product import Vectors, grouped, mask_weights
@@ -90,6 +91,8 @@ def put_mask_on_(root: nn.Module, name: str, bank: Bank, gates: Sequence[int], i
         _shorten_the_way_(type(module), leaf)
         if reads:
             let_inputs_be_masked_(module)
+        if isinstance(module, nn.RNNBase):
+            forget_list_(module)
     mask_on(module, leaf).add_(Side(bank, gates, index, axis))
 
 

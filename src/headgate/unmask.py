@@ -11,14 +11,19 @@ from torch.nn.utils import parametrize
 
 from headgate.bank import BAKED, OPEN, Bank, guarded, uninstall_bank_
 from headgate.errors import GateError
+from headgate.flat_weights import OVERRIDES, make_list_
 from headgate.masked import SHARED, detach_, gated, gated_weights, mask_on, masks_of
 from headgate.masked_weight import Shared
 
 
 def take_masks_off_(root: nn.Module) -> None:
     """Removes masks and bank without touching a weight: the network as if gates had never been there."""
-    for module, name in reversed(list(gated(root))):
+    masked = list(gated(root))
+    for module, name in reversed(masked):
         _take_mask_off_(module, name)
+    for module in dict.fromkeys(module for module, _ in masked):
+        if isinstance(module, nn.RNNBase):
+            make_list_(module)
     detach_(root)
     uninstall_bank_(root)
 
@@ -77,7 +82,7 @@ def _take_mask_off_(module: nn.Module, name: str) -> None:
         del module.parametrizations
         module.__class__ = plain
     else:
-        own = (name, "forward", "__dict__", "__weakref__")
+        own = (name, "forward", "__dict__", "__weakref__", *OVERRIDES)
         rest = {key: value for key, value in vars(gated).items() if key not in own}
         module.__class__ = type(gated.__name__, (plain,), rest)
     later = list(module._parameters)[place:]

@@ -5,7 +5,7 @@ the same layer with fewer outputs, which writes them into their places and zeros
 only some channels of its stream begins with a `Gather` layer: the same layer with fewer inputs, which picks them. A
 gate that was placed by hand becomes a `Scale`, which multiplies the channels that are left by what its mask was. A
 branch that writes nothing at all ends in `Zeros`, and so does whatever only fed it. torch's own attention with fewer
-heads is a `FewerHeads`.
+heads is a `FewerHeads`, and torch's own recurrent module whose layers or directions differ in size an `Uneven` one.
 """
 
 from headgate.layers.attention import (
@@ -25,6 +25,13 @@ from headgate.layers.gather import (
     can_gather,
     gather_,
     gather_class,
+)
+from headgate.layers.recurrent import (
+    Uneven,
+    UnevenGRU,
+    UnevenLSTM,
+    UnevenRNN,
+    fit_recurrent_,
 )
 from headgate.layers.scale import (
     Scale,
@@ -65,6 +72,10 @@ __all__ = [
     "GatherConv3d",
     "GatherLinear",
     "Scale",
+    "Uneven",
+    "UnevenGRU",
+    "UnevenLSTM",
+    "UnevenRNN",
     "Window",
     "WriteBack",
     "WriteBackBatchNorm1d",
@@ -83,6 +94,7 @@ __all__ = [
     "can_lose_heads",
     "can_write_back",
     "empty_",
+    "fit_recurrent_",
     "gather_",
     "gather_class",
     "lose_heads_",

@@ -17,6 +17,7 @@ from headgate.layers import (
     can_lose_heads,
     can_write_back,
     empty_,
+    fit_recurrent_,
     gather_,
     lose_heads_,
     outputs_of,
@@ -108,6 +109,9 @@ def _cut_(model: nn.Module, cuts: tuple[Cut, ...]) -> None:
             done[id(old)] = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
         path, _, leaf = name.rpartition(".")
         _set_(modules[path], leaf, done[id(old)])
+    for path, module in modules.items():
+        if isinstance(module, nn.RNNBase) and any(name.startswith(f"{path}." if path else "") for name in axes):
+            fit_recurrent_(module)
 
 
 def sliced(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:

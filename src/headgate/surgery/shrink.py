@@ -150,6 +150,8 @@ def _new_sizes(module: nn.Module, before: tuple[int, int], width: int | None) ->
     if can_lose_heads(module):
         assert isinstance(module, nn.MultiheadAttention)
         return {"num_heads": module.out_proj.weight.shape[1] // module.head_dim}
+    if isinstance(module, nn.RNNCellBase):
+        return {"input_size": module.weight_ih.shape[1], "hidden_size": module.weight_hh.shape[1]}
     if isinstance(module, nn.Bilinear):
         return dict(zip(("out_features", "in1_features", "in2_features"), module.weight.shape, strict=True))
     return {}

@@ -16,6 +16,7 @@ from headgate.channels.rules import (
     norms,
     pieces,
     pointwise,
+    recurrent,
     reduction,
     spatial,
 )
@@ -25,7 +26,7 @@ from headgate.channels.values import Value
 Rule = Callable[[Step], Value | tuple[Value, ...]]
 
 RULES: dict[str, Rule] = {}
-for _family in (pointwise, reduction, spatial, movement, pieces, contraction, einsum, attention, norms):
+for _family in (pointwise, reduction, spatial, movement, pieces, contraction, einsum, attention, norms, recurrent):
     RULES.update(_family.RULES)
 
 

@@ -233,6 +233,12 @@ def module_paths(node: torch.fx.Node) -> list[str]:
     return [str(path) for path, _ in stack.values()]
 
 
+def module_kind(node: torch.fx.Node) -> str:
+    """The full name of the class of the innermost module whose forward made this node."""
+    kinds = [kind for _, kind in (node.meta.get("nn_module_stack") or {}).values()]
+    return str(kinds[-1]) if kinds else ""
+
+
 def _values_in(arguments: Iterable[Any]) -> Iterable[Value]:
     for argument in arguments:
         if isinstance(argument, Value):
