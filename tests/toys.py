@@ -1828,17 +1828,6 @@ SIGNATURES = [
         {"mha": 2, "fc1": 10},
     ),
     Toy(
-        "lstm",
-        lambda: Net(
-            lambda m, x: m.head(F.relu(m.fc(m.rnn(x)[0]))),
-            rnn=nn.LSTM(6, 5, batch_first=True),
-            fc=nn.Linear(5, 8),
-            head=head(8),
-        ),
-        tokens(),
-        {"fc": 8},
-    ),
-    Toy(
         "transposed conv layout",
         lambda: Net(
             lambda m, x: m.head(m.b(m.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)),

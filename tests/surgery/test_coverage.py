@@ -16,11 +16,12 @@ from headgate.channels.trace import Example
 from headgate.errors import TraceError
 from headgate.surgery.insert import INSERTION, Insertion
 from tests.attention_toys import ATTENTION
+from tests.recurrent_toys import RECURRENT
 from tests.surgery.exactness import LIMIT, error, in_double, move_offsets_, outputs, parameters, randomise_
 from tests.toys import TOYS as PLAIN
 from tests.toys import Toy, old_weight_norm
 
-TOYS = [*PLAIN, *ATTENTION]
+TOYS = [*PLAIN, *ATTENTION, *RECURRENT]
 
 # Variations of a structure that another toy has: run with the slow tests.
 VARIATIONS = frozenset({
@@ -42,7 +43,7 @@ VARIATIONS = frozenset({
     "glu on channels", "fused swiglu", "film", "functional linear", "x @ W on tokens", "einsum on maps", "addmm",
     "tied autoencoder", "matrix times vector", "concatenated reading weights", "stored positions",
     "embedding with padding", "old spectral norm", "dict output", "unused layers", "loss inside",
-    "frames merged with batch", "lstm", "dataclass output", "upsampling to a skip", "local response norm",
+    "frames merged with batch", "dataclass output", "upsampling to a skip", "local response norm",
     "weight norm on the reader", "write a corner in place", "c2f by a stored width", "attention, causal",
     "attention, masked", "attention without biases", "attention, normalised queries", "fused qkv, index",
     "fused qkv, split", "rotary, pairs", "relative positions embedded", "shared keys, repeated",

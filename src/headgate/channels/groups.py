@@ -144,7 +144,7 @@ def _branch(origin: Origin, solution: Solution, numbers: dict[int, int], groups:
 
 def _group_name(axes: Iterable[Axis], order: list[str], taken: set[str]) -> str:
     """The path of the first module, in the model's order, whose weight writes the group; numbered where several do."""
-    first = min((name for name, _ in axes), key=lambda name: (not name.endswith("weight"), order.index(name)))
+    first = min((name for name, _ in axes), key=lambda name: (not _is_weight(name), order.index(name)))
     path = first.rpartition(".")[0] or first
     name, count = path, 1
     while name in taken:
@@ -152,6 +152,12 @@ def _group_name(axes: Iterable[Axis], order: list[str], taken: set[str]) -> str:
         name = f"{path}#{count}"
     taken.add(name)
     return name
+
+
+def _is_weight(name: str) -> bool:
+    """By its name: `weight`, `in_proj_weight`, `weight_ih_l0`."""
+    leaf = name.rpartition(".")[2]
+    return leaf.endswith("weight") or leaf.startswith("weight_")
 
 
 def _sorted(axes: Iterable[Axis]) -> tuple[Axis, ...]:

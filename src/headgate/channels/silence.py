@@ -23,7 +23,7 @@ from headgate.channels.groups import in_units, plan_of, with_inner
 from headgate.channels.ledger import Ledger, Obstacle, Solution
 from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.plan import STAYS, Plan
-from headgate.channels.rules import contraction, einsum
+from headgate.channels.rules import contraction, einsum, recurrent
 from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of, returned_by
 from headgate.channels.values import Value, as_vector
 
@@ -55,7 +55,7 @@ _REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "norm"
 KEEPS_ZERO = frozenset({
     *(ZERO_TO_ZERO - {"mul", "div"}), *MOVES, *_CURVES, *_MOVEMENTS, *_PIECES, *_POOLS, *_RESIZES, *_REDUCTIONS,
 })  # fmt: skip
-_READS = frozenset({*contraction.RULES, *einsum.RULES})
+_READS = frozenset({*contraction.RULES, *einsum.RULES, *recurrent.RULES})
 
 Units = frozenset[int]
 _NONE: Units = frozenset()
@@ -177,6 +177,10 @@ class _Following:
             if whole is not None or getattr(values.get(read), "source", None) not in self._parameters:
                 why = "reads it where it is not closed, past the gate; let it read what the gate returns"
                 self._expose(read, values, zeros, Obstacle(path_of(node), name, why))
+        if name in recurrent.RULES:
+            why = "reads its own units from step to step, past any gate; gates from insert_gates_ can close them"
+            for unit in self._carried(values.get(node)):
+                self.exposed.setdefault(unit, Obstacle(path_of(node), name, why))
 
     def _expose(self, node: Node, values: Mapping[Node, Any], zeros: dict[Node, Units], why: Obstacle) -> None:
         for unit in self._carried(values.get(node)) - zeros.get(node, _NONE):

@@ -19,11 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from headgate.channels.ledger import Ledger, Solution
 from headgate.channels.plan import STAYS, Axis, Branch
-from headgate.channels.rules import contraction, einsum, rule_for
+from headgate.channels.rules import contraction, einsum, recurrent, rule_for
 from headgate.channels.trace import Example, Walk, aliases, export, operation_of, path_of
 from headgate.channels.values import INPUT, Value, on_axis
 
-_READING = (contraction.linear, contraction.bilinear, contraction.matmul, contraction.convolution, einsum.einsum)
+_RECURRENT = (recurrent.recurrent, recurrent.cell)
+_READING = (
+    contraction.linear, contraction.bilinear, contraction.matmul, contraction.convolution, einsum.einsum, *_RECURRENT,
+)  # fmt: skip
 
 # For every index of an axis its unit, counted within a site, or STAYS.
 LocalAxes = Mapping[Axis, Sequence[int]]
@@ -137,9 +140,12 @@ def _reads(program: ExportedProgram, walk: Walk, solution: Solution, name: str, 
         number[solution.axes[axis]] = torch.tensor(axes[axis])
     weights = {axis[0] for axis in axes}
     for node in program.graph.nodes:
-        if node.op != "call_function" or rule_for(node.target, operation_of(node)) not in _READING:
+        if node.op != "call_function" or (rule := rule_for(node.target, operation_of(node))) not in _READING:
             continue
-        values = {one: walk.values[one] for one in node.all_input_nodes if isinstance(walk.values[one], Value)}
+        # States are carried on entry by entry too, so that the worth of reading them cannot be told.
+        states = recurrent.states_given(node) if rule in _RECURRENT else []
+        read = [one for one in node.all_input_nodes if one not in states]
+        values = {one: walk.values[one] for one in read if isinstance(walk.values[one], Value)}
         if weights.isdisjoint(value.source for value in values.values()):
             continue
         for source, value in values.items():

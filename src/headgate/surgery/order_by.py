@@ -34,8 +34,8 @@ def order_by(
     equally important units the one with the lower index closes first.
 
     Importance is measured where a gate acts: for a group at all layers that read it, for a reader at those it feeds,
-    for a branch on what its last layer writes. Activations are those of evaluation mode. A site the criterion says
-    nothing about is ordered by magnitude.
+    for a branch on what its last layer writes. Activations are those of evaluation mode; what a recurrent layer reads
+    from itself, step by step, is not seen. A site the criterion says nothing about is ordered by magnitude.
 
     - "magnitude": the Euclidean norm of all weights of two axes or more that write or read the unit.
     - "norm_scale": the sum of |scale| of the Batch-, Instance- and GroupNorms that normalise the unit.

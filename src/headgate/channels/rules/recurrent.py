@@ -125,15 +125,15 @@ def _states_are_its_own(step: Step) -> bool:
     if module_kind(step.node) not in UNEVEN_KINDS:
         return False
     used = [user for user in step.node.users if user.target is not operator.getitem or user.args[1] != 0]
-    return not any(user.users for user in used) and all(map(_is_zeros_of(step), _state_nodes(step)))
+    return not any(user.users for user in used) and all(map(_is_zeros_of(step), states_given(step.node)))
 
 
-def _state_nodes(step: Step) -> list[torch.fx.Node]:
-    place = next(i for i, a in enumerate(step.node.target._schema.arguments) if a.name == "hx")  # type: ignore[union-attr]
-    given = step.node.args[place]
-    return [
-        node for node in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(node, torch.fx.Node)
-    ]
+def states_given(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The state that an operation begins with: the hidden state and, of an LSTM, the cells."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = node.args[next(place for place, one in enumerate(schema.arguments) if one.name == "hx")]
+    states = given if isinstance(given, (list, tuple)) else [given]
+    return [state for state in states if isinstance(state, torch.fx.Node)]
 
 
 def _is_zeros_of(step: Step) -> Callable[[torch.fx.Node], bool]:
