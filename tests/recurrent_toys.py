@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.toys import Net, Toy, head, tokens
+from tests.toys import IMAGE, Net, Toy, conv, head, tokens
 
 X = tokens()
 OTHERS = (tokens(batch=3, length=7),)
@@ -102,6 +103,62 @@ class OwnZeros(nn.Module):
         return self.head(self.rnn(x, (start, start.clone()))[0])
 
 
+class Packing(nn.Module):
+    """Padding is packed away; torch.export cannot follow that, and is spared it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True), head(10)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        if torch.compiler.is_exporting():
+            return self.head(self.rnn(x)[0])
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0])
+
+
+class ByHand(nn.Module):
+    """An LSTM of linear maps, a loop, and four gates in one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = 5
+        self.input, self.state, self.head = nn.Linear(6, 20), nn.Linear(5, 20, bias=False), head(5)
+
+    def forward(self, x: Tensor) -> Any:
+        h = c = x.new_zeros(x.shape[0], self.hidden)
+        for step in x.unbind(1):
+            i, f, g, o = (self.input(step) + self.state(h)).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+        return self.head(h)
+
+
+class ViewedDirections(nn.Module):
+    """Both directions apart by a view, in a size that the module remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = 5
+        self.rnn, self.head = nn.GRU(6, 5, batch_first=True, bidirectional=True), head(5)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.rnn(x)[0].view(*x.shape[:2], 2, self.hidden).amax(2))
+
+
+class Columns(nn.Module):
+    """A convolution, and a recurrent layer that reads the columns of its maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = conv(3, 4), nn.BatchNorm2d(4)
+        self.rnn, self.head = nn.GRU(4 * 8, 5, batch_first=True), head(5)
+
+    def forward(self, x: Tensor) -> Any:
+        maps = self.norm(self.conv(x)).relu()
+        return self.head(self.rnn(maps.permute(0, 3, 1, 2).flatten(2))[0])
+
+
 def summed_directions(m: Any, x: Tensor) -> Any:
     forward, backward = m.rnn(x)[0].chunk(2, -1)
     return m.head(forward + backward)
@@ -184,7 +241,11 @@ RECURRENT = [
     Toy("cells", lambda: Stepping(nn.GRUCell(5, 4)), X, {"lower": 5, "upper": 4}),
     Toy("cells without biases", lambda: Stepping(nn.RNNCell(5, 4, bias=False)), X, {"lower": 5, "upper": 4}),
     Toy("translator", Translator, X, {"encoder": 5}, others=OTHERS),
-    Toy("learned first state", LearnedStart, X, {"start": 5}, others=OTHERS),
+    Toy("learned first state", LearnedStart, X, {"rnn": 5}, others=OTHERS),
+    Toy("packing", Packing, (X, torch.tensor([3, 5])), {"rnn": 5, "rnn#2": 5, "rnn#3": 5, "rnn#4": 5}),
+    Toy("recurrence by hand", ByHand, X, {"input": 5}, others=OTHERS),
+    Toy("directions by a view", ViewedDirections, X, {"rnn": 5}, others=OTHERS),
+    Toy("columns of maps", Columns, IMAGE, {"conv": 4, "rnn": 5}),
     Toy("first state of zeros", OwnZeros, X, {"rnn": 5}, others=OTHERS),
     toy(
         "recurrent class of one's own", lambda m, x: m.head(m.rnn(x)), {"rnn": 5}, rnn=OwnForward(6, 5, 2), head=head(5)

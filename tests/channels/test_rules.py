@@ -181,3 +181,45 @@ def test_concatenation_ties_units_on_the_other_axes() -> None:
     desk = Desk()
     desk.run("cat", (2, 4, 7), tensors=[desk.map("x", 2, 4, 4), desk.map("y", 2, 4, 3)], dim=2)
     assert desk.tied(("x", 0), ("y", 0))
+
+
+def test_a_recurrent_unit_is_a_row_of_every_block_and_a_column() -> None:
+    """Two units of an LSTM: rows 0, 2, 4, 6 of weights and biases are the first one; the recurrent weight reads it."""
+    desk = Desk()
+    state = desk.map("s", 3, 2)
+    lent = Value((1, 3, 2), tuple(field.unsqueeze(0) for field in state.fields))
+    out, hidden, cells = desk.run(
+        "lstm", [(5, 3, 2), (1, 3, 2), (1, 3, 2)], input=Value((5, 3, 4)), hx=[lent, lent],
+        params=[desk.named("w", 8, 4), desk.named("v", 8, 2), desk.named("b", 8), desk.named("c", 8)],
+        has_biases=True, num_layers=1, bidirectional=False,
+    )  # fmt: skip
+    assert desk.units("w") == desk.units("v") == desk.units("b") == desk.units("c") == [0, 1] * 4
+    assert desk.tied(("v", 1), ("s", 0)) and not any(desk.stays("v", 1))
+    assert all(desk.stays("w", 1)), "what it reads from outside must stay"
+    assert ("v", 1) in desk.ledger.solve().readers and ("w", 0) not in desk.ledger.solve().readers
+    roots = desk.ledger.solve().roots
+    for value in (out, hidden, cells):
+        assert value.fields[0].shape == (1, 1, 2)
+        assert torch.equal(roots[value.fields[0].flatten()], desk.ledger.solve().axes["v", 1])
+
+
+def test_of_a_projection_cells_and_outputs_are_units_of_their_own() -> None:
+    """Three cells are projected to two outputs, which the recurrent weight reads."""
+    desk = Desk()
+    zeros = [Value((1, 3, 2), (on_axis(desk.ledger.labels(name, 0, n), 2, 3),)) for name, n in (("h", 2), ("k", 3))]
+    out, hidden, cells = desk.run(
+        "lstm", [(5, 3, 2), (1, 3, 2), (1, 3, 3)], input=Value((5, 3, 4)), hx=zeros,
+        params=[desk.named("w", 12, 4), desk.named("v", 12, 2), desk.named("b", 2, 3)],
+        has_biases=False, num_layers=1, bidirectional=False,
+    )  # fmt: skip
+    assert desk.units("w") == [0, 1, 2] * 4
+    assert desk.tied(("b", 1), ("k", 0)) and desk.tied(("b", 0), ("v", 1)) and desk.tied(("v", 1), ("h", 0))
+    assert not any((*desk.stays("b", 0), *desk.stays("b", 1)))
+    assert out.fields[0].shape == hidden.fields[0].shape == (1, 1, 2) and cells.fields[0].shape == (1, 1, 3)
+
+
+def test_a_state_of_fixed_size_keeps_a_cells_units() -> None:
+    desk = Desk()
+    weights = {"w_ih": desk.named("w", 6, 4), "w_hh": desk.named("v", 6, 2), "b_ih": None, "b_hh": None}
+    desk.run("gru_cell", (3, 2), input=Value((3, 4)), hx=Value((3, 2)), **weights)
+    assert all(desk.stays("w")) and all(desk.stays("v", 1))

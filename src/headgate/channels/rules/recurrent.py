@@ -25,7 +25,7 @@ _BLOCKS = {"lstm": 4, "gru": 3, "rnn": 1}
 # Modules of which, once layers differ in size, `headgate.layers` has a kind that can run.
 UNEVEN_KINDS = frozenset({"torch.nn.modules.rnn.LSTM", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.RNN"})
 
-_SEVERAL = "runs through these positions one after the other"
+_POSITIONS = "runs through these positions one after the other"
 _STATE = (
     "is given a state from outside, whose size is fixed; let it begin with its own zeros, or with a state that the "
     "model makes in the size of the layer"
@@ -86,7 +86,7 @@ def _pieces(step: Step) -> list[_Piece]:
 def _units(step: Step, x: Value, piece: _Piece) -> _Units:
     """Ties the rows of all blocks, and notes who reads: the input's weight, the recurrent one, the projection."""
     contract(step, step.settled(x, x.ndim - 1), x.ndim - 1, piece.inputs, 1)
-    step.stays_on(x, range(x.ndim - 1), _SEVERAL)
+    step.stays_on(x, range(x.ndim - 1), _POSITIONS)
     cells = _tied_rows(step, piece)
     hidden = cells
     if piece.projection is not None:
@@ -160,7 +160,7 @@ def _with_states(step: Step, units: _Units) -> tuple[Value, ...]:
     for state, labels in zip(given if isinstance(given, list) else [given], kinds, strict=False):
         last = state.ndim - 1
         step.join_vectors(step.vector(state, last), labels, _STATE)
-        step.stays_on(state, range(last), _SEVERAL)
+        step.stays_silently(state, range(last))
     results = step.shapes if "cell" in step.operation else step.shapes[1:]
     return tuple(
         Value(shape or (), () if labels is None else (on_axis(labels, len(shape or ()) - 1, len(shape or ())),))
