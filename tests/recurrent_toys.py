@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tests.toys import IMAGE, Net, Toy, conv, head, tokens
@@ -85,6 +86,13 @@ class LearnedStart(nn.Module):
 
 class OwnForward(nn.GRU):
     """A class of the user's own, whose forward must go on being called: layers keep one size."""
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x)[0].relu()
+
+
+class OwnProjection(nn.LSTM):
+    """The same with a projection: torch tells it by there being more cells, so that these stay."""
 
     def forward(self, x: Tensor) -> Any:  # type: ignore[override]
         return super().forward(x)[0].relu()
@@ -251,12 +259,40 @@ RECURRENT = [
         "recurrent class of one's own", lambda m, x: m.head(m.rnn(x)), {"rnn": 5}, rnn=OwnForward(6, 5, 2), head=head(5)
     ),
     Toy(
+        "projection in a class of one's own",
+        lambda: Net(lambda m, x: m.head(m.rnn(x)), rnn=OwnProjection(6, 5, proj_size=3), head=head(3)),
+        X,
+        {"rnn": 3},
+        stays=("rnn: lstm: torch needs more cells than outputs",),
+        others=OTHERS,
+    ),
+    toy(
+        "projected last state in one piece",
+        lambda m, x: m.head(m.rnn(x)[1][0].squeeze(0)),
+        {"rnn": 5, "rnn#2": 3},
+        rnn=nn.LSTM(6, 5, batch_first=True, proj_size=3),
+        head=head(3),
+    ),
+    Toy(
         "one recurrent unit",
         lambda: Net(read, rnn=nn.LSTM(6, 1, 2, batch_first=True), head=head(1)),
         X,
         {},
         stays=("rnn: lstm: it is the only unit of its layer",),
         prunable=False,
+    ),
+    Toy(
+        "recurrent weight norm",
+        lambda: Net(
+            lambda m, x: m.head(m.rnn(m.fc(x))[0]),
+            fc=nn.Linear(6, 8),
+            rnn=parametrizations.weight_norm(nn.GRU(8, 5, batch_first=True), "weight_hh_l0"),
+            head=head(5),
+        ),
+        X,
+        {"fc": 8},
+        stays=("rnn: gru: its row lies beside one that must stay", "_weight_norm: headgate has no rule"),
+        others=OTHERS,
     ),
     Toy(
         "states given by the caller",

@@ -159,3 +159,6 @@ def test_projections_of_any_size(cells: int, outputs: int) -> None:
     torch.testing.assert_close(got, torch.stack(expected, 1), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(hidden[0], h, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(last[0], c, rtol=1e-12, atol=1e-12)
+    assert hidden.shape == (1, 2, outputs) and last.shape == (1, 2, cells), "of one size they are one tensor, as ever"
+    again, _ = module(x[:, 2:], module(x[:, :2])[1])
+    torch.testing.assert_close(again, got[:, 2:], rtol=1e-12, atol=1e-12)

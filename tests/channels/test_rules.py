@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,8 +20,10 @@ Shape = tuple[int, ...]
 class Desk:
     """A ledger, and operations on values that are made up."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "tests.Net") -> None:
         self.ledger = Ledger()
+        self.node = torch.fx.Graph().placeholder("operation")
+        self.node.meta["nn_module_stack"] = {"path": ("path", kind)}
 
     def named(self, name: str, *shape: int) -> Value:
         fields = (on_axis(self.ledger.labels(name, a, s), a, len(shape)) for a, s in enumerate(shape) if s > 1)
@@ -32,10 +35,9 @@ class Desk:
 
     def run(self, operation: str, shape: Shape | list[Shape], /, **arguments: Any) -> Any:
         shapes = tuple(shape) if isinstance(shape, list) else (shape,)
-        node = cast(torch.fx.Node, None)
         parameters = frozenset({"w", "v", "b"})
         return RULES.get(operation, pointwise)(
-            Step(self.ledger, operation, "path", arguments, shapes, {}, node, parameters, [])
+            Step(self.ledger, operation, "path", arguments, shapes, {}, self.node, parameters, [])
         )
 
     def units(self, name: str, axis: int = 0) -> list[int]:
@@ -203,9 +205,10 @@ def test_a_recurrent_unit_is_a_row_of_every_block_and_a_column() -> None:
         assert torch.equal(roots[value.fields[0].flatten()], desk.ledger.solve().axes["v", 1])
 
 
-def test_of_a_projection_cells_and_outputs_are_units_of_their_own() -> None:
-    """Three cells are projected to two outputs, which the recurrent weight reads."""
-    desk = Desk()
+@pytest.mark.parametrize(("kind", "stay"), [("torch.nn.modules.rnn.LSTM", False), ("tests.OwnLSTM", True)])
+def test_of_a_projection_cells_and_outputs_are_units_of_their_own(kind: str, stay: bool) -> None:
+    """Three cells are projected to two outputs, which the recurrent weight reads. Cells go in torch's class only."""
+    desk = Desk(kind)
     zeros = [Value((1, 3, 2), (on_axis(desk.ledger.labels(name, 0, n), 2, 3),)) for name, n in (("h", 2), ("k", 3))]
     out, hidden, cells = desk.run(
         "lstm", [(5, 3, 2), (1, 3, 2), (1, 3, 3)], input=Value((5, 3, 4)), hx=zeros,
@@ -214,7 +217,7 @@ def test_of_a_projection_cells_and_outputs_are_units_of_their_own() -> None:
     )  # fmt: skip
     assert desk.units("w") == [0, 1, 2] * 4
     assert desk.tied(("b", 1), ("k", 0)) and desk.tied(("b", 0), ("v", 1)) and desk.tied(("v", 1), ("h", 0))
-    assert not any((*desk.stays("b", 0), *desk.stays("b", 1)))
+    assert desk.stays("b", 0) == [False] * 2 and desk.stays("b", 1) == [stay] * 3
     assert out.fields[0].shape == hidden.fields[0].shape == (1, 1, 2) and cells.fields[0].shape == (1, 1, 3)
 
 

@@ -47,6 +47,10 @@ VARIATIONS = frozenset({
     "weight norm on the reader", "write a corner in place", "c2f by a stored width", "attention, causal",
     "attention, masked", "attention without biases", "attention, normalised queries", "fused qkv, index",
     "fused qkv, split", "rotary, pairs", "relative positions embedded", "shared keys, repeated",
+    "gru", "rnn of relus, time first", "lstm, projected",
+    "projected last state in one piece", "lstm, last cells, projected", "one module called twice", "unbatched gru",
+    "cells without biases", "learned first state", "directions by a view", "columns of maps", "residual gru",
+    "recurrent weight norm", "projection in a class of one's own", "cell with the caller's state",
 })  # fmt: skip
 
 

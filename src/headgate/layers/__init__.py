@@ -27,6 +27,7 @@ from headgate.layers.gather import (
     gather_class,
 )
 from headgate.layers.recurrent import (
+    UNEVEN,
     Uneven,
     UnevenGRU,
     UnevenLSTM,
@@ -62,6 +63,7 @@ from headgate.layers.zeros import (
 )
 
 __all__ = [
+    "UNEVEN",
     "FewerHeads",
     "Gather",
     "GatherBatchNorm1d",

@@ -26,9 +26,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 class Uneven(nn.RNNBase):
     """A recurrent module whose layers and directions have sizes of their own: the same parameters by the same names.
 
-    It is called as before, with tensors or packed sequences. Its states no longer fit into one tensor: they come back,
-    and may be given, as a tuple of tensors, one of shape (batch, units) for each layer and direction. `hidden_size`
-    and `proj_size` are the largest.
+    It is called as before, with tensors or packed sequences. States of several sizes do not fit into one tensor: they
+    come back, and may be given, as a tuple of tensors, one of shape (batch, units) for each layer and direction.
+    `hidden_size` and `proj_size` are the largest.
     """
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
@@ -56,8 +56,9 @@ class Uneven(nn.RNNBase):
             weights = _with_silent_cells(weights)
         wide = self._sizes(weights)
         if state is None:
-            state = tuple(x.new_zeros(sequence.batch, size) for size in wide)
-        start = [F.pad(each, (0, size - each.shape[-1])).unsqueeze(0) for each, size in zip(state, wide, strict=True)]
+            start = [x.new_zeros(1, sequence.batch, size) for size in wide]
+        else:
+            start = [F.pad(each, (0, to - each.shape[-1])).unsqueeze(0) for each, to in zip(state, wide, strict=True)]
         backwards = number % 2 == 1 if self.bidirectional else False
         given = sequence.backwards(x) if backwards else x
         hx = start if self.mode == "LSTM" else start[0]
@@ -78,7 +79,7 @@ class Uneven(nn.RNNBase):
         if hx is None:
             return None
         kinds = hx if self.mode == "LSTM" else (hx,)
-        if any(isinstance(kind, Tensor) for kind in kinds):
+        if any(isinstance(kind, Tensor) for kind in kinds) and not self._is_even:
             raise ValueError(
                 f"a recurrent module whose layers have sizes of their own takes states as tuples of tensors, one for "
                 f"each of its {len(self._all_weights)} layers and directions, as it returns them"
@@ -86,15 +87,22 @@ class Uneven(nn.RNNBase):
         return [tuple(sequence.sorted(state) for state in piece) for piece in zip(*kinds, strict=True)]
 
     def _returned(self, states: _States, sequence: _Sequence) -> Any:
-        kinds = tuple(tuple(sequence.unsorted(state) for state in kind) for kind in zip(*states, strict=True))
+        kinds: tuple[Any, ...] = tuple(tuple(map(sequence.unsorted, kind)) for kind in zip(*states, strict=True))
+        if self._is_even:
+            kinds = tuple(map(torch.stack, kinds))
         return kinds if self.mode == "LSTM" else kinds[0]
 
+    @property
+    def _is_even(self) -> bool:
+        """Whether all layers and directions have one size after all, so that states fit into one tensor."""
+        return len({self._sizes([getattr(self, name) for name in names]) for names in self._all_weights}) == 1
+
     def flatten_parameters(self) -> None:
-        """As torch's own, layer by layer and direction by direction."""
+        """As torch's own, layer by layer and direction by direction; not where silent cells are added anyway."""
         for names in self._all_weights:
-            weights = [getattr(self, name, None) for name in names]
-            if all(isinstance(weight, Tensor) for weight in weights):
-                nn.RNNBase.flatten_parameters(cast(nn.RNNBase, self._alone(names, cast(list[Tensor], weights))))
+            weights = [getattr(self, name) for name in names]
+            if not self.proj_size or len(_with_silent_cells(weights)[0]) == len(weights[0]):
+                nn.RNNBase.flatten_parameters(cast(nn.RNNBase, self._alone(names, weights)))
 
     def _alone(self, names: list[str], weights: list[Tensor]) -> SimpleNamespace:
         """One layer and direction as a module of its own, as far as laying its weights together is concerned."""
@@ -124,7 +132,8 @@ class UnevenRNN(Uneven, nn.RNN):
     """An `nn.RNN` whose layers and directions have sizes of their own."""
 
 
-_KINDS: dict[type[nn.Module], type[Uneven]] = {nn.LSTM: UnevenLSTM, nn.GRU: UnevenGRU, nn.RNN: UnevenRNN}
+# What torch's own modules become; classes that derive from them have a forward of their own, or may have one day.
+UNEVEN: dict[type[nn.Module], type[Uneven]] = {nn.LSTM: UnevenLSTM, nn.GRU: UnevenGRU, nn.RNN: UnevenRNN}
 
 
 def fit_recurrent_(module: nn.RNNBase) -> None:
@@ -139,8 +148,8 @@ def fit_recurrent_(module: nn.RNNBase) -> None:
     module.input_size, module.hidden_size = matrices[0][0].shape[1], max(cells)
     module.proj_size = max(hidden) if module.proj_size else 0
     plain = len({*cells}) == len({*hidden}) == 1 and (not module.proj_size or hidden[0] < cells[0])
-    if not plain and type(module) in _KINDS:
-        module.__class__ = _KINDS[type(module)]
+    if not plain and type(module) in UNEVEN:
+        module.__class__ = UNEVEN[type(module)]
     module._init_flat_weights()
 
 

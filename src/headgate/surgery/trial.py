@@ -170,22 +170,23 @@ def _error(left: Tensor, right: Tensor) -> float:
     return (left - right).abs().max().item() / max(left.abs().max().item(), 1e-30)
 
 
+@torch.no_grad()
 def randomised(model: nn.Module, seed: int) -> nn.Module:
     """A float64 copy in evaluation mode with every floating tensor drawn at random, statistics positive."""
+    # Without gradients: moved with them, recurrent modules whose weights are computed could not be copied again.
     twin = copy.deepcopy(model).double().eval()
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in [*twin.named_parameters(), *twin.named_buffers()]:
-            if not tensor.is_floating_point():
-                continue
-            noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
-            if tensor.dim() >= 2:
-                fan_in = max(1, tensor[0].numel())
-                tensor.copy_((noise - 0.5) * (12 / fan_in) ** 0.5)
-            elif name.endswith(("running_mean", "bias")):
-                tensor.copy_(noise - 0.5)
-            else:
-                tensor.copy_(noise + 0.5)
+    for name, tensor in [*twin.named_parameters(), *twin.named_buffers()]:
+        if not tensor.is_floating_point():
+            continue
+        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+        if tensor.dim() >= 2:
+            fan_in = max(1, tensor[0].numel())
+            tensor.copy_((noise - 0.5) * (12 / fan_in) ** 0.5)
+        elif name.endswith(("running_mean", "bias")):
+            tensor.copy_(noise - 0.5)
+        else:
+            tensor.copy_(noise + 0.5)
     return twin
 
 

@@ -18,12 +18,15 @@ from torch import Tensor
 from headgate.channels.rules.contraction import contract
 from headgate.channels.rules.step import Step, module_kind, module_paths
 from headgate.channels.values import Value, on_axis
+from headgate.layers import UNEVEN
 
 # How many blocks of rows a weight has, by the beginning of the operation's name.
 _BLOCKS = {"lstm": 4, "gru": 3, "rnn": 1}
 
-# Modules of which, once layers differ in size, `headgate.layers` has a kind that can run.
-UNEVEN_KINDS = frozenset({"torch.nn.modules.rnn.LSTM", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.RNN"})
+# The classes, by their full names, that can have layers of several sizes one day, and those that have.
+_TORCHS, _OURS = (
+    frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds) for kinds in (UNEVEN, UNEVEN.values())
+)
 
 _POSITIONS = "runs through these positions one after the other"
 _STATE = (
@@ -91,6 +94,8 @@ def _units(step: Step, x: Value, piece: _Piece) -> _Units:
     hidden = cells
     if piece.projection is not None:
         contract(step, _as_value(cells), 0, piece.projection, 1)
+        if cells is not None and module_kind(step.node) not in _TORCHS | _OURS:
+            step.stay([cells], "torch needs more cells than outputs, and this is a class of the model's own")
         hidden = step.vector(piece.projection, 0)
     contract(step, _as_value(hidden), 0, piece.recurrent, 1)
     return _Units(hidden, cells)
@@ -106,7 +111,9 @@ def _tied_rows(step: Step, piece: _Piece) -> Tensor | None:
         return None
     cells = first.reshape(blocks, -1)[0]
     for labels in rows:
-        step.join_vectors(None if labels is None else labels.reshape(blocks, -1), cells, "computes it with a fixed one")
+        step.join_vectors(
+            None if labels is None else labels.reshape(blocks, -1), cells, "its row lies beside one that must stay"
+        )
     return cells
 
 
@@ -122,7 +129,7 @@ def _along_last(labels: list[Tensor | None], ndim: int) -> tuple[Tensor, ...]:
 
 def _states_are_its_own(step: Step) -> bool:
     """Whether this is a module of torch's own that begins with zeros, and whose last states nobody uses."""
-    if module_kind(step.node) not in UNEVEN_KINDS:
+    if module_kind(step.node) not in _TORCHS:
         return False
     used = [user for user in step.node.users if user.target is not operator.getitem or user.args[1] != 0]
     return not any(user.users for user in used) and all(map(_is_zeros_of(step), states_given(step.node)))
@@ -149,7 +156,7 @@ def _tied_states(step: Step, found: list[_Units]) -> tuple[Value, ...]:
     first = found[0]
     for other in found[1:]:
         for mine, theirs in ((first.hidden, other.hidden), (first.cells, other.cells)):
-            step.join_vectors(mine, theirs, "keeps its state beside a fixed one")
+            step.join_vectors(mine, theirs, "its state lies beside one that must stay")
     return _with_states(step, first)
 
 
