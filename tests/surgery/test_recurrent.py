@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 import headgate as hg
 from headgate.layers import Uneven, UnevenGRU, UnevenLSTM
@@ -237,6 +238,20 @@ class TestGatedModule:
             close = model(WORDS).float()
         assert error([model(WORDS).detach()], [close.detach()]) < 0.1
         copy.deepcopy(model)
+
+    def test_recomputed_and_averaged(self) -> None:
+        model = self.make()
+        gradients = []
+        for again in (False, True):
+            model.zero_grad()
+            x = model.embed(WORDS)
+            hidden = checkpoint(lambda x: model.rnn(x)[0], x, use_reentrant=False) if again else model.rnn(x)[0]
+            hidden.sin().sum().backward()
+            gradients.append([tensor.grad for tensor in model.rnn.parameters()])
+        assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+        average = torch.optim.swa_utils.AveragedModel(model)
+        average.update_parameters(model)
+        assert torch.equal(average(WORDS), model(WORDS))
 
     def test_functional_call(self) -> None:
         model = self.make()
