@@ -46,7 +46,7 @@ class Layout:
 def layout(weight: Tensor, axes: tuple[int, ...]) -> Layout | None:
     """How the kernels see this weight, masked along these axes; None if they cannot."""
     others = [axis for axis in axes if axis > 0]
-    if weight.dim() < 2 or weight.numel() == 0 or len(others) > 1:
+    if weight.dim() < 2 or weight.numel() == 0 or len(others) > 1 or len(axes) - len(others) > 1:
         return None
     rows, columns = weight.shape[0], weight.shape[1:].numel()
     if weight.is_contiguous():

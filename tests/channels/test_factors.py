@@ -1,4 +1,4 @@
-"""Axes taken apart and put together: whatever was noted, a label ends up with the one factor that can go, or stays."""
+"""Axes taken apart and put together: a label ends up with what can go of its factors, one or a head and a place."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def settled(solution: Solution, labels: Tensor, factors: tuple[Tensor, ...]) -> 
     """The law, for labels of shape (n, m, …) and one vector of factors for each axis."""
     grid = torch.stack(torch.meshgrid(*factors, indexing="ij"), -1).reshape(-1, len(factors))
     for label, parts in zip(labels.reshape(-1).tolist(), grid.tolist(), strict=True):
-        own = int(solution.roots[label])
-        free = {int(solution.roots[part]) for part in parts if not solution.fixed[solution.roots[part]]}
-        if free != (set() if solution.fixed[own] else {own}):
+        own, *roots = solution.roots[[label, *parts]].tolist()
+        free = {unit for root in roots if not solution.fixed[root] for unit in solution.products.get(root, (root,))}
+        if free != (set() if solution.fixed[own] else {*solution.products.get(own, (own,))}):
             return False
     return True
 
@@ -31,13 +31,15 @@ def settled(solution: Solution, labels: Tensor, factors: tuple[Tensor, ...]) -> 
     st.sampled_from([(3, 4), (4, 3), (2, 6), (2, 2, 3)]),
     st.sampled_from([(3, 4), (4, 3), (12,)]),
     st.booleans(),
+    st.booleans(),
 )
-def test_every_label_has_one_factor_that_can_go_or_stays(
+def test_every_label_goes_with_its_factors_or_stays(
     ties: list[tuple[int, int]],
     stays: list[tuple[str, int]],
     first: tuple[int, ...],
     second: tuple[int, ...],
     last_stays: bool,
+    as_heads: bool,
 ) -> None:
     ledger = Ledger()
     a, b, c = (ledger.labels(name, 0, 12) for name in "abc")
@@ -45,6 +47,11 @@ def test_every_label_has_one_factor_that_can_go_or_stays(
     others = ledger.split(b.reshape(second), HERE) if len(second) > 1 else (b,)
     if last_stays:
         ledger.stay(factors[-1], WHY)
+    if as_heads:
+        # Others, whose places stay, have the same heads.
+        heads, last = ledger.split(ledger.labels("q", 0, 2 * len(factors[0])).reshape(-1, 2), HERE)
+        ledger.stay(last, WHY)
+        ledger.join(heads, factors[0], WHY)
     merged = ledger.product(torch.stack(torch.meshgrid(*factors, indexing="ij"), -1).reshape(12, -1), HERE)
     ledger.join(merged, c, WHY)
     for left, right in ties:
@@ -77,18 +84,33 @@ def test_the_one_before_it_where_the_last_must_stay() -> None:
     assert len(solution.axes["w", 0].unique()) == 2 and not solution.fixed[solution.axes["w", 0]].any()
 
 
-def test_heads_of_values_go_with_those_of_queries_and_keys() -> None:
-    """Values by themselves would lose places; tied to heads that go, they lose heads."""
+def queries_and_values() -> tuple[Ledger, Tensor, Tensor]:
+    """Two heads with three places each; those of the queries stay, those of the values need not."""
     ledger = Ledger()
     queries, values = ledger.labels("q", 0, 6), ledger.labels("v", 0, 6)
     heads, last = ledger.split(queries.reshape(2, 3), HERE)
     ledger.stay(last, WHY)
     of_values, inner = ledger.split(values.reshape(2, 3), HERE)
     ledger.join(heads, of_values, WHY)
+    return ledger, heads, inner
+
+
+def test_heads_of_values_go_with_those_of_queries_and_places_by_themselves() -> None:
+    ledger, heads, inner = queries_and_values()
     solution = ledger.solve()
-    assert torch.equal(solution.axes["q", 0], solution.axes["v", 0])
-    assert all(solution.fixed[solution.roots[label]] for label in inner.tolist())
-    assert "only one can shrink" in str(solution.obstacles[int(solution.roots[inner[0]])][0])
+    assert torch.equal(solution.axes["q", 0], solution.roots[heads].repeat_interleave(3))
+    factors = [solution.products[number] for number in solution.axes["v", 0].tolist()]
+    assert factors == [(h, j) for h in solution.roots[heads].tolist() for j in solution.roots[inner].tolist()]
+    assert not solution.fixed[solution.roots[inner]].any()
+
+
+def test_places_stay_where_a_channel_of_values_is_a_channel_of_queries() -> None:
+    """One projection for both, cut into equal pieces: a place of the queries stays, so that of the values does."""
+    ledger, heads, inner = queries_and_values()
+    ledger.join(ledger.labels("q", 0, 6), ledger.labels("v", 0, 6), WHY)
+    solution = ledger.solve()
+    assert not solution.products and solution.fixed[solution.roots[inner]].all()
+    assert torch.equal(solution.axes["v", 0], solution.roots[heads].repeat_interleave(3))
 
 
 def test_what_stays_keeps_its_factors() -> None:

@@ -2,10 +2,11 @@
 
 A view of 64 channels as 4 heads of 16 makes two axes with labels of their own, and channel 17 of the 64 is head 1 *and*
 place 1. Such entries (a label, its factors) are collected while graphs are walked, and settled here: into plain ties
-and stays, so that in the end every channel belongs to one unit.
+and stays, so that in the end every channel belongs to one unit, or to a head and a place that both can go.
 
 Of the axes that a view makes of one, the last is the one that shrinks (a fixed number of parts, however wide), unless
 it must stay, as the places of a head must when queries meet keys: then the one before it does, and whole heads go.
+Where heads go, the places of those that have some to spare, as values have, may go too: one place of every head.
 """
 
 from __future__ import annotations
@@ -73,16 +74,21 @@ class Components:
 class Settled:
     """The final components, and pairs: a label that stays, and the label because of which it does.
 
-    Below 0: not because of a label but by the choice of one axis in an entry, -1 for the first.
+    Below 0: not because of a label but by the choice of one axis in an entry, -1 for the first. `products` are the
+    labels, by their root, that stay iff a head and a place do, by theirs.
     """
 
     roots: Tensor
     stays: Tensor
     because: Tensor
+    products: dict[int, tuple[int, ...]]
 
 
 class _Settling:
-    """Adds ties and stays until every label with factors is tied to the only one that can go, or stays."""
+    """Adds ties and stays until every label with factors is tied to the only one that can go, or stays.
+
+    The exception are labels of a head and a place that both can go: these are tied to neither.
+    """
 
     def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components) -> None:
         width = max(parts.shape[1] for parts in entries.parts)
@@ -97,11 +103,17 @@ class _Settling:
     def run(self) -> Settled:
         while self._pass_down() or self._pass_up():
             pass
-        heads = self._choose_axes()
-        while self._pass_down() or self._pass_up() or self._follow() or self._merge() or self._choose_factor(heads):
+        heads, places = self._choose_axes()
+        while (
+            self._pass_down()
+            or self._pass_up()
+            or self._follow()
+            or self._merge()
+            or self._choose_factor(heads, places)
+        ):
             pass
         stays, because = (torch.cat([pair[side] for pair in self._stays]) for side in (0, 1))
-        return Settled(self._roots, stays, because)
+        return Settled(self._roots, stays, because, self._products(heads))
 
     def _stay(self, labels: Tensor, because: Tensor) -> bool:
         fresh = ~self._fixed[self._roots[labels]]
@@ -130,10 +142,11 @@ class _Settling:
         rows, columns = (self._fixed[self._roots[self._labels]].unsqueeze(1) & self._free).nonzero(as_tuple=True)
         return self._stay(self._parts[rows, columns], self._labels[rows])
 
-    def _choose_axes(self) -> Tensor:
+    def _choose_axes(self) -> tuple[Tensor, Tensor]:
         """Of every split the axes before the last stay, unless somewhere the last must: returns who may go then.
 
-        What may go by itself may also go by its factors, as the heads of keys that queries share.
+        What may go by itself may also go by its factors, as the heads of keys that queries share. Besides these heads
+        their places are returned.
         """
         allowed = torch.zeros_like(self._fixed)
         for *leading, last in self._splits.values():
@@ -146,13 +159,14 @@ class _Settling:
             if bool(allowed[inner].all()):
                 break
             allowed[inner] = True
-        heads = [self._labels[:0]]
-        for number, (*leading, _) in self._splits.items():
+        heads, places = [self._labels[:0]], [self._labels[:0]]
+        for number, (*leading, last) in self._splits.items():
             leads = torch.cat(leading)
             may_go = allowed[self._roots[leads]]
             self._stay(leads[~may_go], torch.tensor([-1 - number]))
             heads.append(leads[may_go])
-        return torch.cat(heads)
+            places += [last] if bool(may_go.any()) else []
+        return torch.cat(heads), torch.cat(places)
 
     def _pass_up(self) -> bool:
         """A label all of whose factors stay must stay."""
@@ -205,21 +219,44 @@ class _Settling:
         pairs = like.unsqueeze(1) & (parts > 0)
         return self._tie(parts[pairs], parts[first][pairs])
 
-    def _choose_factor(self, heads: Tensor) -> bool:
-        """Where several factors could go, only one of them does: heads before places, the last axis before others."""
-        free = self._free
+    def _marked(self, labels: Tensor) -> Tensor:
+        """Which roots these labels have."""
+        marked = torch.zeros_like(self._fixed)
+        marked[self._roots[labels]] = True
+        return marked
+
+    def _choose_factor(self, heads: Tensor, places: Tensor) -> bool:
+        """Where several factors could go, only one of them does: heads before others, the last axis before others.
+
+        With a head its places may go too.
+        """
+        head = self._marked(heads)
+        roots, free = self._roots[self._parts], self._free
+        with_heads = (free & head[roots]).any(1, keepdim=True)
+        free &= ~(with_heads & (self._marked(places) & ~head)[roots])
         rows = self._several(free).nonzero().squeeze(1)
         if not len(rows):
             return False
-        preferred = torch.zeros_like(self._fixed)
-        preferred[self._roots[heads]] = True
-        candidates = free[rows] & preferred[self._roots[self._parts[rows]]]
+        candidates = free[rows] & head[roots[rows]]
         # Heads are sure. Else only one entry at a time, since what follows from it may settle the others.
         now = candidates.any(1)
         if not bool(now.any()):
             candidates, now = free[rows], self._numbers[rows] == self._numbers[rows[0]]
         rows, candidates = rows[now], candidates[now]
         last = candidates.shape[1] - 1 - candidates.flip(1).to(torch.int64).argmax(1, keepdim=True)
-        parts = self._parts[rows]
-        others = free[rows] & (self._roots[parts] != self._roots[parts.gather(1, last)])
-        return self._stay(parts[others], (-1 - self._numbers[rows]).unsqueeze(1).expand_as(others)[others])
+        others = free[rows] & (roots[rows] != roots[rows].gather(1, last))
+        return self._stay(self._parts[rows][others], (-1 - self._numbers[rows]).unsqueeze(1).expand_as(others)[others])
+
+    def _products(self, heads: Tensor) -> dict[int, tuple[int, ...]]:
+        """The labels with several factors that can go, heads first; those that are products themselves written out."""
+        free, head = self._free, self._marked(heads)
+        rows = self._several(free).nonzero().squeeze(1).tolist()
+        found: dict[int, tuple[int, ...]] = {}
+        for row in rows:
+            own = {int(root): None for root in self._roots[self._parts[row]][free[row]]}
+            found[int(self._roots[self._labels[row]])] = tuple(own)
+
+        def atoms(root: int) -> list[int]:
+            return [atom for one in found[root] for atom in atoms(one)] if root in found else [root]
+
+        return {root: tuple(sorted(dict.fromkeys(atoms(root)), key=lambda one: not head[one])) for root in found}

@@ -15,6 +15,7 @@ from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle, Solution
 from headgate.channels.parts import graphs
 from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan, Refusal, renumbered, with_units
+from headgate.channels.products import numbered_products
 from headgate.channels.readers import found_readers
 from headgate.channels.rules.step import MADE
 from headgate.channels.trace import Example, Walk, aliases
@@ -73,20 +74,23 @@ def plan_of(
     `widths` are what norms without parameters normalise, `names` the model's order, `views` where readers are sought.
     """
     where = _axes_of_units(solution)
-    prunable: dict[frozenset[Axis], list[int]] = {}
+    prunable: dict[tuple[frozenset[Axis], bool], list[int]] = {}
+    inner = {unit for factors in solution.products.values() for unit in factors[1:]}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
     for unit, axes in where.items():
         stored = frozenset(axis for axis in axes if not axis[0].startswith(MADE))
         if not solution.fixed[unit] and stored & solution.readers and (stored - solution.readers or stored == axes):
-            prunable.setdefault(stored, []).append(unit)
+            prunable.setdefault((stored, unit in inner), []).append(unit)
         elif stored and (why := _reasons(unit, axes, solution)):
             refused.setdefault((stored, why), []).append(unit)
-    for axes, units in [(axes, units) for axes, units in prunable.items() if len(units) == 1]:
+    for (axes, among), units in [(key, units) for key, units in prunable.items() if len(units) == 1]:
         path = _group_name(axes - solution.readers or axes, list(names), set())
         why = (Obstacle(path, "units", "all its channels live and die together, and one must live"),)
         refused.setdefault((axes, why), []).extend(units)
-        del prunable[axes]
+        del prunable[axes, among]
     groups, numbers = _numbered(prunable, solution, list(names))
+    behind, products = numbered_products(solution.products, numbers)
+    numbers |= behind
     numbered = {axis: renumbered(units.tolist(), numbers) for axis, units in solution.axes.items()}
     readers, unread = found_readers(views, solution, numbers, groups)
     cannot_gather = (Refusal((axis,), len(solution.axes[axis]), (obstacle,)) for axis, obstacle in unread)
@@ -97,6 +101,7 @@ def plan_of(
         with_units({axis: units for axis, units in numbered.items() if not axis[0].startswith(MADE)}),
         with_units({path: renumbered(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}),
         readers,
+        products=products,
     )
     return plan, numbers
 
@@ -110,19 +115,20 @@ def _reasons(unit: int, axes: frozenset[Axis], solution: Solution) -> tuple[Obst
 def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:
     where: dict[int, set[Axis]] = {}
     for axis, units in solution.axes.items():
-        for unit in units.unique().tolist():
-            where.setdefault(unit, set()).add(axis)
+        for number in units.unique().tolist():
+            for unit in solution.products.get(number, (number,)):
+                where.setdefault(unit, set()).add(axis)
     return {unit: frozenset(axes) for unit, axes in sorted(where.items())}
 
 
 def _numbered(
-    prunable: dict[frozenset[Axis], list[int]], solution: Solution, order: list[str]
+    prunable: dict[tuple[frozenset[Axis], bool], list[int]], solution: Solution, order: list[str]
 ) -> tuple[tuple[Group, ...], dict[int, int]]:
     """Groups in the model's order, and the plan's number of every prunable unit."""
     groups: list[Group] = []
     numbers: dict[int, int] = {}
     taken: set[str] = set()
-    for axes, units in prunable.items():
+    for (axes, _), units in prunable.items():
         writers, readers = axes - solution.readers, axes & solution.readers
         name = _group_name(writers or readers, order, taken)
         stream = any(unit in solution.sums for unit in units)

@@ -9,7 +9,7 @@ end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -134,9 +134,10 @@ class Ledger:
         roots = components.roots()
         fixed = self._fixed(roots)
         causes: tuple[Tensor, Tensor] | None = None
+        products: dict[int, tuple[int, ...]] = {}
         if self._factors.labels:
             settled = self._factors.settled(roots, fixed, components)
-            roots, causes = settled.roots, (settled.stays, settled.because)
+            roots, causes, products = settled.roots, (settled.stays, settled.because), settled.products
             fixed = self._fixed(roots)
             fixed[roots[settled.stays]] = True
         axes = {key: roots[start : start + size] for key, (start, size) in self._starts.items()}
@@ -147,7 +148,7 @@ class Ledger:
         sums = {root for labels in self._sums for root in roots[labels].unique().tolist()} - {NO_UNIT}
         obstacles = self._obstacles(roots, causes)
         return Solution(
-            roots, axes, fixed, obstacles, frozenset(readers), frozenset(sums), tuple(self._branches.values())
+            roots, axes, fixed, obstacles, frozenset(readers), frozenset(sums), tuple(self._branches.values()), products
         )
 
     def _fixed(self, roots: Tensor) -> Tensor:
@@ -178,7 +179,10 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Solution:
-    """Solved entries: for every axis the unit of each index (one numbering for all), and what is known of units."""
+    """Solved entries: for every axis the unit of each index (one numbering for all), and what is known of units.
+
+    A unit in `products` is none by itself: it goes where one of those given there goes, a head or a place.
+    """
 
     roots: Tensor
     axes: dict[tuple[str, int], Tensor]
@@ -187,3 +191,4 @@ class Solution:
     readers: frozenset[tuple[str, int]]
     sums: frozenset[int]
     branches: tuple[Origin, ...]
+    products: dict[int, tuple[int, ...]] = field(default_factory=dict)

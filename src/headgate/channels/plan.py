@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
 from headgate.channels.attributes import Attribute
 from headgate.channels.ledger import Obstacle
+from headgate.channels.products import Products, numbered_products
 from headgate.channels.readers import Reader
 
 # The unit of an index that must stay.
@@ -75,7 +80,8 @@ class Refusal:
 class Plan:
     """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS.
 
-    `counts` are attributes of the user's own modules that count units, with the units they count.
+    `counts` are attributes of the user's own modules that count units, with the units they count. In all of these a
+    number behind the last unit stands for several units, a head and a place, by `products`: it stays iff they all do.
     """
 
     groups: tuple[Group, ...]
@@ -85,11 +91,47 @@ class Plan:
     widths: Mapping[str, tuple[int, ...]]
     readers: tuple[Reader, ...] = ()
     counts: Mapping[Attribute, tuple[int, ...]] = field(default_factory=dict)
+    products: Products = ()
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Units over all groups."""
         return sum(group.size for group in self.groups)
+
+    def units_at(self, number: int) -> tuple[int, ...]:
+        """The units that an index of this number carries; none if it stays."""
+        if number >= self.size:
+            return self.products[number - self.size]
+        return () if number == STAYS else (number,)
+
+    def along(self, axis: Axis, group: Group) -> tuple[int, ...]:
+        """For every index of an axis its unit of this group, counted within the group; STAYS where it has none."""
+        local = {
+            number: unit - group.start
+            for number in set(self.axes[axis])
+            for unit in self.units_at(number)
+            if unit in group.units
+        }
+        return tuple(local.get(number, STAYS) for number in self.axes[axis])
+
+    def left(self, numbers: Sequence[int], kept: Tensor) -> Tensor:
+        """Which indices with these numbers stay, bool, given which units do."""
+        if max(numbers, default=STAYS) < self.size:
+            units = torch.tensor([numbers])
+        else:
+            most = max(map(len, self.products))
+            carried = (self.units_at(number) for number in numbers)
+            units = torch.tensor([[*own, *[STAYS] * (most - len(own))] for own in carried]).T
+        # The last entry is what stays.
+        return torch.cat([kept, kept.new_ones(1)])[units].all(0)
+
+    def is_inner(self, group: Group) -> bool:
+        """Whether its units are places of every head, where heads are units too."""
+        return group.start in self._inner
+
+    @cached_property
+    def _inner(self) -> frozenset[int]:
+        return frozenset(unit for factors in self.products for unit in factors[1:])
 
     def __deepcopy__(self, memo: dict[int, object]) -> Plan:
         """Itself, since nothing can change it."""
@@ -99,8 +141,8 @@ class Plan:
         """The groups, by name, that the rows of a branch belong to; None stands for channels that stay."""
         rows = self.axes.get(branch.sliced[0], (STAYS,))
         found: dict[str | None, None] = {}
-        for row in rows:
-            found[next((group.name for group in self.groups if row in group.units), None)] = None
+        for carried in (unit for row in rows for unit in self.units_at(row) or (STAYS,)):
+            found[next((group.name for group in self.groups if carried in group.units), None)] = None
         return tuple(found)
 
     def without(self, reasons: Mapping[str, str]) -> Plan:
@@ -118,6 +160,8 @@ class Plan:
             else:
                 numbers.update(zip(group.units, range(len(numbers), len(numbers) + group.size), strict=True))
                 groups.append(replace(group, start=numbers[group.start]))
+        behind, products = numbered_products(dict(enumerate(self.products, self.size)), numbers)
+        numbers |= behind
         axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
         widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
         counts = {attribute: renumbered(list(units), numbers) for attribute, units in self.counts.items()}
@@ -131,7 +175,7 @@ class Plan:
                 refusals.append(Refusal(reader.masked, reader.size, (obstacle,)))
         branches = tuple(branch for branch in self.branches if branch.name not in reasons)
         readers = tuple(reader for reader in self.readers if reader.name not in reasons)
-        kept = (with_units(axes), with_units(widths), readers, with_units(counts))
+        kept = (with_units(axes), with_units(widths), readers, with_units(counts), products)
         return Plan(tuple(groups), branches, tuple(refusals), *kept)
 
     def __str__(self) -> str:

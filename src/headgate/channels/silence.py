@@ -8,7 +8,7 @@ anything else nothing is known. What the model returns counts as read, where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,10 +106,20 @@ def find_silence(model: nn.Module, example: Example, zeros: Mapping[str, Tensor]
         following.run(walk.values, graph)
     closed = {numbers[root] for roots in start.values() for root in roots if root in numbers}
     exposed = {numbers[root]: why for root, why in following.exposed.items() if root in numbers}
-    silent = torch.zeros(plan.size, dtype=torch.bool)
-    silent[[unit for unit in sorted(closed) if unit not in exposed]] = True
     returned = _returned(walks[-1], solution, numbers) if narrow else ()
-    return Silence(plan, silent, exposed, returned, following.ends)
+    return Silence(plan, _silent(plan, closed - exposed.keys(), exposed.keys()), exposed, returned, following.ends)
+
+
+def _silent(plan: Plan, closed: Set[int], exposed: Set[int]) -> Tensor:
+    """Which units are zero wherever they are read: a head whose places all are, a place that is zero in all heads."""
+    silent = torch.zeros(plan.size, dtype=torch.bool)
+    silent[[number for number in sorted(closed) if number < plan.size]] = True
+    heard = {
+        unit for number, factors in enumerate(plan.products, plan.size) if number not in closed for unit in factors
+    }
+    carried = {unit for factors in plan.products for unit in factors}
+    silent[sorted(carried - heard - exposed)] = True
+    return silent
 
 
 def _returned(

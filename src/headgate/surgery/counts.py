@@ -9,7 +9,7 @@ from itertools import combinations
 from torch import nn
 
 from headgate.channels.attributes import Attribute
-from headgate.channels.plan import Plan
+from headgate.channels.plan import Group, Plan
 
 # Of one class; more are not taken apart.
 _MOST = 4
@@ -25,7 +25,7 @@ def with_fitting_counts(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
     """
     for attributes in _by_class(model, plan):
         names = sorted({attribute.name for attribute in attributes})
-        touched = {unit for attribute in attributes for unit in plan.counts[attribute]}
+        touched = {unit for attribute in attributes for n in plan.counts[attribute] for unit in plan.units_at(n)}
         groups = [group.name for group in plan.groups if not touched.isdisjoint(group.units)]
         if len(names) > _MOST or not groups or problem(groups, plan) is None:
             continue
@@ -36,6 +36,27 @@ def with_fitting_counts(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
                 plan = candidate
                 break
     return plan
+
+
+def places_that_stay(model: nn.Module, plan: Plan, problem: Problem) -> dict[str, str]:
+    """Groups of places of heads that the model's code cannot be without, with what happens.
+
+    As a rule code gives queries, keys and values one size, and the places of values stay wherever it does. So only one
+    of all that are written alike is tried, with what it counts and without.
+    """
+    alike: dict[tuple[type[nn.Module], str], list[Group]] = {}
+    for group in plan.groups:
+        if plan.is_inner(group):
+            path, _, leaf = group.name.rpartition(".")
+            alike.setdefault((type(model.get_submodule(path)), leaf), []).append(group)
+    found: dict[str, str] = {}
+    for groups in alike.values():
+        units = set(groups[0].units)
+        others = {a: n for a, n in plan.counts.items() if units.isdisjoint(u for one in n for u in plan.units_at(one))}
+        happens = problem([groups[0].name], plan)
+        if happens is not None and problem([groups[0].name], replace(plan, counts=others)) is not None:
+            found.update((group.name, happens) for group in groups)
+    return found
 
 
 def _fewer(names: list[str]) -> Iterator[tuple[str, ...]]:

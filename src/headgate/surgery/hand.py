@@ -180,9 +180,9 @@ class _Cut:
 
     def narrowing(self) -> Narrowing:
         """What is left along the axes of the tensors that the model returns."""
-        kept = torch.cat([self.keep.units, torch.ones(1, dtype=torch.bool)])  # the last one: what stays
+        plan, kept = self.silence.plan, self.keep.units
         return tuple(
-            {dim: kept[list(units)].nonzero().squeeze(1) for dim, units in axes.items()}
+            {dim: plan.left(units, kept).nonzero().squeeze(1) for dim, units in axes.items()}
             for axes in self.silence.returned
         )
 
@@ -202,11 +202,21 @@ class _Cut:
                 if outputs == "full" and any(obstacle.operation == "output" for obstacle in why):
                     continue
                 return _first_obstacle(name.rpartition(".")[0], why)
-            group = next(group for group in plan.groups if unit in group.units)
-            if group.name in failed:
+            if (kept := self._kept_because(unit, name.rpartition(".")[0], failed)) is not None:
+                return kept
+        return None
+
+    def _kept_because(self, number: int, gate: str, failed: Mapping[str, str]) -> Obstacle | None:
+        """Why an index of this number is still there, if that is not since a layer needs one channel."""
+        plan, units = self.silence.plan, self.silence.plan.units_at(number)
+        for group in plan.groups:
+            if group.name in failed and not set(units).isdisjoint(group.units):
                 return Obstacle(group.name, "trial", failed[group.name])
-            if unit in self.silence.obstacles:
-                return self.silence.obstacles[unit]
+        for known in (number, *units):
+            if known in self.silence.obstacles:
+                return self.silence.obstacles[known]
+        if len(units) > 1 and bool(plan.left([number], self.keep.units)):
+            return Obstacle(gate, "gate", "closes parts of heads; what can go are whole heads, or a place of all heads")
         return None
 
 
@@ -222,9 +232,7 @@ def _first_obstacle(gate: str, why: list[Obstacle]) -> Obstacle:
 def _exposed(silence: Silence, name: str, zero: Tensor) -> bool:
     """Whether something that a gate closed is heard: then its branch can still stop writing it."""
     units = silence.plan.axes.get((name, 0), (STAYS,) * len(zero))
-    return any(
-        unit == STAYS or not silence.silent[unit] for unit, gone in zip(units, zero.tolist(), strict=True) if gone
-    )
+    return bool((zero & silence.plan.left(units, ~silence.silent)).any())
 
 
 def _open_units(branch: Branch, zero: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.plan import STAYS, Group, Plan
+from headgate.channels.plan import Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.taps import LocalAxes
 from headgate.surgery.keep import Site
@@ -20,9 +20,7 @@ def carried_by(plan: Plan, site: Site, axes: Iterable[tuple[str, int]] | None = 
         return {axis: site.axes[axis] for axis in (site.axes if axes is None else axes)}
     if isinstance(site, Group):
         chosen = (*site.writers, *site.readers) if axes is None else axes
-        return {
-            axis: [unit - site.start if unit in site.units else STAYS for unit in plan.axes[axis]] for axis in chosen
-        }
+        return {axis: plan.along(axis, site) for axis in chosen}
     return dict.fromkeys(site.sliced if axes is None else axes, site.units)
 
 

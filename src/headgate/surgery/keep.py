@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
+from headgate.channels.plan import Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 
@@ -34,11 +34,14 @@ def sites(plan: Plan) -> dict[str, Site]:
 
 
 def channels_each(plan: Plan, site: Site) -> int:
-    """How many channels one unit of a site is, where it is fewest: 1, or as many as a head or a norm group has."""
-    if not isinstance(site, Group):
+    """How many channels one unit of a site is, where it is fewest: 1, or as many as a head or a norm group has.
+
+    A place of every head counts as one, since of several heads one may be left.
+    """
+    if not isinstance(site, Group) or plan.is_inner(site):
         return 1
-    counts = (Counter(plan.axes[axis]) for axis in (*site.writers, *site.readers))
-    return min(min(count[unit] for unit in site.units) for count in counts)
+    counts = (Counter(plan.along(axis, site)) for axis in (*site.writers, *site.readers))
+    return min(min(count[unit] for unit in range(site.size)) for count in counts)
 
 
 def multiple_in_units(plan: Plan, site: Site, channels: int) -> int:
@@ -82,8 +85,7 @@ def _vector(name: str, given: Any, operation: str) -> Tensor:
 
 def stream_mask(plan: Plan, keep: Keep, axis: Axis) -> Tensor:
     """Which indices of an axis the groups leave, bool."""
-    units = torch.tensor(plan.axes[axis])
-    return (units == STAYS) | keep.units[units.clamp_min(0)]
+    return plan.left(plan.axes[axis], keep.units)
 
 
 def branch_mask(branch: Branch, keep: Keep) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import Bank
-from headgate.channels.plan import Axis, Branch, Group, Plan
+from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.trace import aliases
 from headgate.masked import put_mask_on_
@@ -28,7 +28,9 @@ def rows_before_norm(model: nn.Module, plan: Plan, group: Group) -> tuple[Axis, 
     Nothing for streams, which have many writers, and for groups with no norm or not exactly one convolution or linear
     map to write them: their gates stay on the read side.
     """
-    normalised = any(not set(group.units).isdisjoint(units) for units in plan.widths.values())
+    normalised = any(
+        unit in group.units for numbers in plan.widths.values() for number in numbers for unit in plan.units_at(number)
+    )
     if group.stream or not normalised:
         return ()
     maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
@@ -65,7 +67,10 @@ def put_masks_on_(
             for axis in before_norm.get(site.name, site.readers):
                 groups.setdefault(axis, {})[gate] = site
     for axis, gated in sorted(groups.items()):
-        mask_(axis, list(gated), _gather_index(plan.axes[axis], gated))
+        # An index may carry a head and a place, each with its own gate.
+        for inner in (False, True):
+            if side := {gate: group for gate, group in gated.items() if plan.is_inner(group) == inner}:
+                mask_(axis, list(side), _gather_index(plan, axis, side))
     for gate, site in enumerate(chosen):
         if isinstance(site, Branch):
             for axis in site.masked:
@@ -75,12 +80,11 @@ def put_masks_on_(
                 mask_(axis, [gate], torch.tensor(site.axes[axis]))
 
 
-def _gather_index(units: tuple[int, ...], gated: dict[int, Group]) -> Tensor:
+def _gather_index(plan: Plan, axis: Axis, gated: dict[int, Group]) -> Tensor:
     """Every index's place in the masks of these gates laid end to end (the end itself: no gate)."""
     starts = list(accumulate((group.size for group in gated.values()), initial=0))
-    places = {
-        unit: start + unit - group.start
-        for start, group in zip(starts, gated.values(), strict=False)
-        for unit in group.units
-    }
-    return torch.tensor([places.get(unit, starts[-1]) for unit in units])
+    index = torch.full((len(plan.axes[axis]),), starts[-1])
+    for start, group in zip(starts, gated.values(), strict=False):
+        local = torch.tensor(plan.along(axis, group))
+        index = torch.where(local == STAYS, index, start + local)
+    return index

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from headgate.channels.plan import STAYS, Branch, Plan
+from headgate.channels.plan import Branch, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 from headgate.layers import can_lose_heads, outputs_of
@@ -71,11 +71,11 @@ def shrink_(model: nn.Module, plan: Plan, keep: Keep) -> None:
     sizes = []
     for path, module in model.named_modules():
         units = plan.widths.get(path)
-        width = None if units is None else int(_left(units, keep.units).sum())
+        width = None if units is None else int(plan.left(units, keep.units).sum())
         new = _new_sizes(module, before[path], width)
         sizes += [Resize(path, name, value) for name, value in new.items() if value < getattr(module, name)]
     for attribute, units in plan.counts.items():
-        if not bool((left := _left(units, keep.units)).all()):
+        if not bool((left := plan.left(units, keep.units)).all()):
             sizes.append(Resize(attribute.path, attribute.name, int(left.sum())))
     blocks = tuple(silent_blocks(plan, keep))
     apply_recipe_(model, Recipe(fingerprint(model), sizes=tuple(sizes)))
@@ -114,11 +114,6 @@ def _read(plan: Plan, reader: Reader, keep: Keep) -> Read | None:
     if torch.equal(stream, read):
         return None
     return Read(reader.path, ranges_of(read[stream].nonzero().squeeze(1)), int(stream.sum()))
-
-
-def _left(units: tuple[int, ...], kept: Tensor) -> Tensor:
-    numbers = torch.tensor(units)
-    return (numbers == STAYS) | kept[numbers.clamp_min(0)]
 
 
 def _channel_sizes(module: nn.Module) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """What states of the gates leave of a network, for many states at once and without touching the network.
 
 A state is one bool per unit of every site, laid end to end: groups, branches, readers. Every index of every axis that
-may shrink names up to three units that must all stay, so that counts are sums of products of a state's entries, and
-what is left of a parameter is the product of the counts of its axes. All of it is arithmetic on tensors, on any device,
-and reads nothing back.
+may shrink names some units that must all stay, of groups (one, or a head and a place), of a branch and of a reader, so
+that counts are sums of products of a state's entries, and what is left of a parameter is the product of the counts of
+its axes. All of it is arithmetic on tensors, on any device, and reads nothing back.
 """
 
 from __future__ import annotations
@@ -119,18 +119,18 @@ class Sizes:
         Axes that need the same units index by index are one.
         """
         wanted = set(used)
-        found: dict[tuple[Shape, Shape, Shape, int], int] = {}
+        found: dict[tuple[tuple[Shape, ...], int], int] = {}
         places: dict[Axis, int] = {}
         for axis in self._shrinking():
             if axis[0] in wanted:
                 key = self._needs(axis, shapes[axis[0]][axis[1]])
                 places[axis] = found.setdefault(key, len(found))
-        entries = [torch.tensor(key[:3]).T for key in found]
-        lengths = torch.tensor([len(key[0]) for key in found], dtype=torch.int64)
+        entries = [torch.tensor(needs).T for needs, _ in found]
+        lengths = torch.tensor([len(needs[0]) for needs, _ in found], dtype=torch.int64)
         return (
-            torch.cat(entries) if entries else torch.zeros(0, 3, dtype=torch.int64),
+            torch.cat(entries) if entries else torch.zeros(0, 1, dtype=torch.int64),
             torch.repeat_interleave(torch.arange(len(found)), lengths),
-            torch.tensor([key[3] for key in found], dtype=torch.int64),
+            torch.tensor([least for _, least in found], dtype=torch.int64),
             places,
         )
 
@@ -144,22 +144,24 @@ class Sizes:
             ]
         )
 
-    def _needs(self, axis: Axis, length: int) -> tuple[Shape, Shape, Shape, int]:
-        """For every index the unit of its group, branch and reader, and how many stay at least.
+    def _needs(self, axis: Axis, length: int) -> tuple[tuple[Shape, ...], int]:
+        """For every index the units of its groups, branch and reader, and how many stay at least.
 
         A layer whose branch is silent but stays has one output.
         """
         always, plan = self.units, self.plan
-        group = tuple(always if unit == STAYS else unit for unit in plan.axes.get(axis, (STAYS,) * length))
+        units = [plan.units_at(number) for number in plan.axes.get(axis, (STAYS,) * length)]
+        most = max(map(len, plan.products), default=1)
+        groups = (tuple(own[place] if place < len(own) else always for own in units) for place in range(most))
         branch = next((one for one in plan.branches if axis in one.sliced), None)
         reader = next((one for one in plan.readers if axis in one.axes), None)
         whole = (always,) * length
-        return (
-            group,
+        needs = (
+            *groups,
             whole if branch is None else tuple(self.columns[branch.name].start + unit for unit in branch.units),
             whole if reader is None else tuple(self.columns[reader.name].start + unit for unit in reader.axes[axis]),
-            0 if branch is None else 1,
         )
+        return needs, 0 if branch is None else 1
 
 
 def parameter_terms(plan: Plan, shapes: Mapping[str, Shape], aliases: Mapping[str, str]) -> list[Term]:

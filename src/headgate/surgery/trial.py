@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
-from headgate.surgery.counts import with_fitting_counts
+from headgate.surgery.counts import places_that_stay, with_fitting_counts
 from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (
     Keep,
@@ -81,21 +81,33 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
     what can be narrow and what can be silent is found out one after the other, halved until the culprits are found;
     unless the model disagrees with itself, or does not run, when nothing is removed at all.
     """
-    known, drawn = sites(plan), randomised(model, seed=0)
-    cuttable = [name for name, site in known.items() if site.size > 1]
-    joint = (_narrow(plan, cuttable, seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
-    if all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint):
+    drawn = randomised(model, seed=0)
+    if _all_at_once(drawn, example, plan):
         return plan
     if (hopeless := failure(drawn, example, plan, chosen(plan, {}))) is not None:
-        return plan.without(dict.fromkeys(known, f"even with nothing removed {hopeless}"))
+        return plan.without(dict.fromkeys(sites(plan), f"even with nothing removed {hopeless}"))
 
     def problem(names: list[str], plan: Plan) -> str | None:
         tries = (chosen(plan, _narrow(plan, names, seed)) for seed in TRIALS)
         return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
+    if stuck := places_that_stay(model, plan, problem):
+        plan = plan.without(stuck)
+        if _all_at_once(drawn, example, plan):
+            return plan
     fitting = with_fitting_counts(model, plan, problem)
-    found = culprits(cuttable, lambda names: problem(names, fitting))
+    found = culprits(_cuttable(plan), lambda names: problem(names, fitting))
     return _proven_silent(drawn, example, fitting.without(found))
+
+
+def _all_at_once(drawn: nn.Module, example: Example, plan: Plan) -> bool:
+    """Whether everything can be narrow together, and every other branch that may leave silent."""
+    joint = (_narrow(plan, _cuttable(plan), seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
+    return all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint)
+
+
+def _cuttable(plan: Plan) -> list[str]:
+    return [name for name, site in sites(plan).items() if site.size > 1]
 
 
 def _narrow(plan: Plan, names: list[str], seed: int) -> dict[str, Tensor]:
