@@ -1,4 +1,4 @@
-"""Small transformers with random weights, each written the way its family is: ViT, GPT-2, Llama, BERT."""
+"""Small transformers with random weights, each written the way its family is: ViT, GPT-2, Llama, BERT, Conformer."""
 
 from __future__ import annotations
 
@@ -218,6 +218,86 @@ class Bert(nn.Module):
         return self.classifier(torch.tanh(self.pooler(x[:, 0])))
 
 
+class RelativeAttention(nn.Module):
+    """As Transformer-XL: scores of contents plus scores of distances, which a view of padded rows shifts into place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h, self.d_k = HEADS, WIDTH // HEADS
+        self.linear_q, self.linear_k, self.linear_v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.linear_pos, self.linear_out = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        self.pos_bias_u, self.pos_bias_v = (nn.Parameter(torch.randn(self.h, self.d_k)) for _ in range(2))
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        batch, heads, length, distances = scores.shape
+        padded = torch.cat([torch.zeros(batch, heads, length, 1), scores], dim=-1)
+        return padded.view(batch, heads, distances + 1, length)[:, :, 1:].view_as(scores)[..., :length]
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q = self.linear_q(x).view(batch, length, self.h, self.d_k)
+        k = self.linear_k(x).view(batch, length, self.h, self.d_k).transpose(1, 2)
+        v = self.linear_v(x).view(batch, length, self.h, self.d_k).transpose(1, 2)
+        p = self.linear_pos(positions).view(1, -1, self.h, self.d_k).transpose(1, 2)
+        contents = (q + self.pos_bias_u).transpose(1, 2) @ k.transpose(-2, -1)
+        distances = self.shifted((q + self.pos_bias_v).transpose(1, 2) @ p.transpose(-2, -1))
+        weights = ((contents + distances) / self.d_k**0.5).softmax(-1)
+        return self.linear_out((weights @ v).transpose(1, 2).contiguous().view(batch, length, self.h * self.d_k))
+
+
+class ConvolutionModule(nn.Module):
+    """Pointwise and gated, depthwise over time, normalised, pointwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pointwise1, self.pointwise2 = nn.Conv1d(WIDTH, 2 * 10, 1), nn.Conv1d(10, WIDTH, 1)
+        self.depthwise, self.norm = nn.Conv1d(10, 10, 3, padding=1, groups=10), nn.BatchNorm1d(10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.glu(self.pointwise1(x.transpose(1, 2)), dim=1)
+        return self.pointwise2(F.silu(self.norm(self.depthwise(x)))).transpose(1, 2)
+
+
+class ConformerBlock(nn.Module):
+    """Half a feed-forward, attention, convolution, the other half, each from a norm into the stream; a last norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ff1, self.ff2 = (
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 20), nn.SiLU(), nn.Dropout(0.1), nn.Linear(20, WIDTH))
+            for _ in range(2)
+        )
+        self.norm_mha, self.norm_conv, self.norm_final = (nn.LayerNorm(WIDTH) for _ in range(3))
+        self.self_attn, self.conv = RelativeAttention(), ConvolutionModule()
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        x = x + 0.5 * self.ff1(x)
+        x = x + self.self_attn(self.norm_mha(x), positions)
+        x = x + self.conv(self.norm_conv(x))
+        return self.norm_final(x + 0.5 * self.ff2(x))
+
+
+class Conformer(nn.Module):
+    """Frames of a spectrogram, two convolutions that halve them, blocks, an output for every frame left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sub = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, 2, 1), nn.ReLU())
+        self.embed = nn.Linear(6 * 2, WIDTH)
+        self.blocks = nn.ModuleList(ConformerBlock() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(self.sub(x.unsqueeze(1)).transpose(1, 2).flatten(2))
+        away = torch.arange(x.shape[1] - 1, -x.shape[1], -1, dtype=x.dtype)
+        angles = away[:, None] / 10 ** (torch.arange(WIDTH // 2) / WIDTH)
+        positions = torch.cat([angles.sin(), angles.cos()], dim=-1).unsqueeze(0)
+        for block in self.blocks:
+            x = block(x, positions)
+        return self.head(x)
+
+
+FRAMES = torch.randn(2, 18, 8, generator=torch.Generator().manual_seed(3))
 IDS = torch.tensor([[1, 4, 10, 3, 2], [0, 4, 2, 12, 7]])
 PADDING = torch.tensor([[1.0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

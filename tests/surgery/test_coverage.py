@@ -16,12 +16,13 @@ from headgate.channels.trace import Example
 from headgate.errors import TraceError
 from headgate.surgery.insert import INSERTION, Insertion
 from tests.attention_toys import ATTENTION
+from tests.place_toys import PLACE_TOYS
 from tests.recurrent_toys import RECURRENT
 from tests.surgery.exactness import LIMIT, error, in_double, move_offsets_, outputs, parameters, randomise_
 from tests.toys import TOYS as PLAIN
 from tests.toys import Toy, old_weight_norm
 
-TOYS = [*PLAIN, *ATTENTION, *RECURRENT]
+TOYS = [*PLAIN, *ATTENTION, *PLACE_TOYS, *RECURRENT]
 
 # Variations of a structure that another toy has: run with the slow tests.
 VARIATIONS = frozenset({

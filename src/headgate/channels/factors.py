@@ -150,7 +150,7 @@ class _Settling:
         """
         allowed = torch.zeros_like(self._fixed)
         for *leading, last in self._splits.values():
-            if bool(self._fixed[self._roots[last]].all()):
+            if bool(self._fixed[self._roots[last]].any()):
                 for labels in leading:
                     allowed[self._roots[labels]] = True
         while True:

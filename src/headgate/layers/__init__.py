@@ -11,7 +11,9 @@ heads is a `FewerHeads`, and torch's own recurrent module whose layers or direct
 from headgate.layers.attention import (
     FewerHeads,
     can_lose_heads,
+    heads_left,
     lose_heads_,
+    without_fast_paths,
 )
 from headgate.layers.gather import (
     Gather,
@@ -99,8 +101,10 @@ __all__ = [
     "fit_recurrent_",
     "gather_",
     "gather_class",
+    "heads_left",
     "lose_heads_",
     "outputs_of",
+    "without_fast_paths",
     "write_back_",
     "write_back_class",
     "written_back",

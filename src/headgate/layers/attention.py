@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,8 +13,9 @@ from torch import Tensor, nn
 class FewerHeads(nn.MultiheadAttention):
     """An `nn.MultiheadAttention` that lost heads: the same parameters by the same names, with fewer rows.
 
-    `num_heads` heads of `head_dim` channels; what goes in and out is as wide as before. Per-head masks, of shape
-    (batch · heads, targets, sources), are not taken.
+    `num_heads` heads, of `head_dim` channels for queries and keys, perhaps fewer for values that have weights of their
+    own; what goes in and out is as wide as before. Per-head masks, of shape (batch · heads, targets, sources), are not
+    taken.
     """
 
     def forward(
@@ -53,19 +57,20 @@ class FewerHeads(nn.MultiheadAttention):
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values by their own rows; learned keys and values behind the last source."""
-        weights: tuple[Tensor | None, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        inputs = (query, key, value)
-        projected = [F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True) if w is not None]
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        bias = self.in_proj_bias
+        biases = (None,) * 3 if bias is None else bias.split([len(weight) for weight in weights])
+        projected = [F.linear(*one) for one in zip((query, key, value), weights, biases, strict=True)]
         if self.bias_k is not None and self.bias_v is not None:
             for place, row in ((1, self.bias_k), (2, self.bias_v)):
                 projected[place] = torch.cat([projected[place], row.expand(len(query), 1, -1)], 1)
         return projected
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
     def _mask(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, batched: bool) -> Tensor | None:
         """What is added to the scores, (batch or 1, 1, targets or 1, sources), with nothing against learned sources."""
@@ -95,6 +100,12 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 _CLASSES: dict[type[nn.Module], type[FewerHeads]] = {nn.MultiheadAttention: FewerHeads}
 
 
+def heads_left(module: nn.MultiheadAttention) -> int:
+    """As many as the rows of its queries say."""
+    rows = len(module.in_proj_weight) // 3 if module.in_proj_weight is not None else len(module.q_proj_weight)
+    return rows // int(module.head_dim)
+
+
 def can_lose_heads(module: nn.Module) -> bool:
     """Whether the module is torch's own attention, or derives from it without a forward of its own."""
     known = (nn.MultiheadAttention.forward, FewerHeads.forward)
@@ -113,3 +124,14 @@ def lose_heads_(root: nn.Module, module: nn.Module) -> None:
     for encoder in root.modules():
         if isinstance(encoder, nn.TransformerEncoder) and any(module is inner for inner in encoder.modules()):
             encoder.use_nested_tensor = False
+
+
+@contextmanager
+def without_fast_paths() -> Iterator[None]:
+    """Torch's encoders do what they do in training: their fast path takes all heads, and makes zeros of padding."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -60,8 +60,9 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     modules = _modules(model)
     for size in recipe.sizes:
         setattr(modules[size.path], size.attribute, size.value)
-        if can_lose_heads(modules[size.path]):
-            lose_heads_(model, modules[size.path])
+    for path in dict.fromkeys(cut.name.rpartition(".")[0] for cut in recipe.cuts if cut.axis == 0):
+        if can_lose_heads(modules[path]):
+            lose_heads_(model, modules[path])
     for read in recipe.reads:
         module = modules[read.path]
         gather_(module, indices_of(read.places).to(_first_tensor(module).device), read.width)

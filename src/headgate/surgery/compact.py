@@ -18,6 +18,7 @@ from headgate.channels.running import not_running
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, GateError, HeadgateWarning
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
+from headgate.layers import without_fast_paths
 from headgate.surgery.hand import (
     Narrowing,
     Outputs,
@@ -191,7 +192,7 @@ def _following(example: Example, model: nn.Module) -> Example:
 def _evaluated(model: nn.Module, example: Example) -> Any:
     """What the model returns in evaluation mode, on tensors of its own: its code may write into them."""
     given = example.fresh()
-    with evaluating(model):
+    with evaluating(model), without_fast_paths():
         return model(*given.args, **given.kwargs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from headgate.channels.attributes import Attribute
 from headgate.channels.plan import Group, Plan
+from headgate.surgery.culprits import alike_in
 
 # Of one class; more are not taken apart.
 _MOST = 4
@@ -44,11 +45,11 @@ def places_that_stay(model: nn.Module, plan: Plan, problem: Problem) -> dict[str
     As a rule code gives queries, keys and values one size, and the places of values stay wherever it does. So only one
     of all that are written alike is tried, with what it counts and without.
     """
-    alike: dict[tuple[type[nn.Module], str], list[Group]] = {}
+    alike: dict[Hashable, list[Group]] = {}
+    kind = alike_in(model)
     for group in plan.groups:
         if plan.is_inner(group):
-            path, _, leaf = group.name.rpartition(".")
-            alike.setdefault((type(model.get_submodule(path)), leaf), []).append(group)
+            alike.setdefault(kind(group.name), []).append(group)
     found: dict[str, str] = {}
     for groups in alike.values():
         units = set(groups[0].units)

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from headgate.channels.running import failing_module
 from headgate.channels.trace import Example
+from headgate.layers import without_fast_paths
 
 # Of every tensor that a call of a module returned: its shape, sum and norm.
 Marks = tuple[tuple[tuple[int, ...], float, float], ...]
@@ -53,7 +54,7 @@ def _marks(model: nn.Module, example: Example) -> dict[tuple[str, int], Marks]:
     handles = [module.register_forward_hook(note(path)) for path, module in model.named_modules()]
     try:
         given = example.fresh()
-        with torch.no_grad():
+        with torch.no_grad(), without_fast_paths():
             model(*given.args, **given.kwargs)
     finally:
         for handle in handles:

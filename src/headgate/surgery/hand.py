@@ -26,11 +26,12 @@ from headgate.errors import GateError
 from headgate.gate import Gate, require_finite
 from headgate.layers import Scale
 from headgate.surgery.apply import apply_recipe_
+from headgate.surgery.culprits import culprits
 from headgate.surgery.keep import Keep, branch_mask
 from headgate.surgery.planning import writable
 from headgate.surgery.recipe import Recipe, fingerprint
 from headgate.surgery.shrink import shrink_
-from headgate.surgery.trial import TRIALS, culprits, in_double, problem_of, randomised
+from headgate.surgery.trial import TRIALS, in_double, problem_of, randomised
 
 Outputs = Literal["full", "narrow"]
 Unremovable = Literal["refuse", "scale"]

@@ -36,11 +36,13 @@ def sites(plan: Plan) -> dict[str, Site]:
 def channels_each(plan: Plan, site: Site) -> int:
     """How many channels one unit of a site is, where it is fewest: 1, or as many as a head or a norm group has.
 
-    A place of every head counts as one, since of several heads one may be left.
+    A place of every head counts as one, since of several heads one may be left. What is no layer's output, such as a
+    table with a number for each head, does not count.
     """
     if not isinstance(site, Group) or plan.is_inner(site):
         return 1
-    counts = (Counter(plan.along(axis, site)) for axis in (*site.writers, *site.readers))
+    rows = [(name, axis) for name, axis in site.writers if not axis and name.rpartition(".")[2] in ("weight", "bias")]
+    counts = (Counter(plan.along(axis, site)) for axis in (*(rows or site.writers), *site.readers))
     return min(min(count[unit] for unit in range(site.size)) for count in counts)
 
 

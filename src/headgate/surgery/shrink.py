@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headgate.channels.plan import Branch, Plan
 from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
-from headgate.layers import can_lose_heads, outputs_of
+from headgate.layers import can_lose_heads, heads_left, outputs_of
 from headgate.surgery.apply import apply_recipe_
 from headgate.surgery.keep import (
     Keep,
@@ -144,7 +144,7 @@ def _new_sizes(module: nn.Module, before: tuple[int, int], width: int | None) ->
         return {"embedding_dim": module.weight.shape[1]}
     if can_lose_heads(module):
         assert isinstance(module, nn.MultiheadAttention)
-        return {"num_heads": module.out_proj.weight.shape[1] // module.head_dim}
+        return {"num_heads": heads_left(module)}
     if isinstance(module, nn.RNNCellBase):
         return {"input_size": module.weight_ih.shape[1], "hidden_size": module.weight_hh.shape[1]}
     if isinstance(module, nn.Bilinear):

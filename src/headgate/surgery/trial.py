@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
+from headgate.layers import without_fast_paths
 from headgate.surgery.counts import places_that_stay, with_fitting_counts
+from headgate.surgery.culprits import alike_in, culprits
 from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (
     Keep,
@@ -96,7 +98,7 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
         if _all_at_once(drawn, example, plan):
             return plan
     fitting = with_fitting_counts(model, plan, problem)
-    found = culprits(_cuttable(plan), lambda names: problem(names, fitting))
+    found = culprits(_cuttable(plan), lambda names: problem(names, fitting), alike_in(model))
     return _proven_silent(drawn, example, fitting.without(found))
 
 
@@ -130,26 +132,6 @@ def _proven_silent(drawn: nn.Module, example: Example, plan: Plan) -> Plan:
     failed = culprits(leaving(plan), lambda names: failure(drawn, example, plan, chosen(plan, silent(plan, names))))
     stay = (replace(b, block=None, inner=()) if b.name in failed else b for b in plan.branches)
     return replace(plan, branches=tuple(stay))
-
-
-def culprits(names: list[str], problem: Callable[[list[str]], str | None]) -> dict[str, str]:
-    """Which of these cannot be cut together with the others, and what happened: halved until they are found."""
-    reasons: dict[str, str] = {}
-
-    def settle(sure: list[str], unsure: list[str]) -> list[str]:
-        if not unsure:
-            return sure
-        found = problem([*sure, *unsure])
-        if found is None:
-            return [*sure, *unsure]
-        if len(unsure) == 1:
-            reasons[unsure[0]] = found
-            return sure
-        half = len(unsure) // 2
-        return settle(settle(sure, unsure[:half]), unsure[half:])
-
-    settle([], names)
-    return reasons
 
 
 def difference(expected: Any, got: Any, tolerance: float) -> str | None:
@@ -218,7 +200,7 @@ def silence_(model: nn.Module, plan: Plan, keep: Keep) -> None:
 def run_in_double(model: nn.Module, example: Example) -> Any:
     """What the model returns on tensors of its own; those that its code makes are float64 too."""
     given = example.fresh()
-    with torch.no_grad(), made_in_double():
+    with torch.no_grad(), made_in_double(), without_fast_paths():
         return model(*given.args, **given.kwargs)
 
 
