@@ -310,16 +310,19 @@ KERNELS = {
     "fused kernel": fused_kernel, "causal": causal_kernel, "masked": masked_kernel, "plain matmul": plain_kernel,
     "einsum": einsum_kernel, "batch and heads merged": merged_batch_kernel, "normalised queries": normed_kernel,
 }  # fmt: skip
+# Where the scale is no number of places, these can go too: of queries, keys and values together, since one attribute
+# gives them all one size.
+GROUPS = {name: {"q": 4, "k": 3} for name in ("masked", "einsum", "batch and heads merged")}
 SHARED_KEYS = {"repeated": repeating_kernel, "expanded": expanding_kernel, "by the kernel": grouped_kernel}
 APART = {"chunk": by_chunk, "split": by_split, "unbind": by_unbind, "index": by_index, "head by head": head_by_head}
 
 ATTENTION = [
-    *(_toy(f"attention, {name}", partial(SelfAttention, k), {"q": 4}) for name, k in KERNELS.items()),
+    *(_toy(f"attention, {name}", partial(SelfAttention, k), GROUPS.get(name, {"q": 4})) for name, k in KERNELS.items()),
     _toy("attention without biases", lambda: SelfAttention(fused_kernel, bias=False), {"q": 4}),
     *(_toy(f"shared keys, {name}", partial(SelfAttention, k, 2), {"q": 2}) for name, k in SHARED_KEYS.items()),
     *(_toy(f"fused qkv, {name}", partial(FusedQkv, k), {"qkv": 4}) for name, k in APART.items()),
-    _toy("relative positions", Biased, {"q": 4}),
-    _toy("relative positions embedded", lambda: Biased(True), {"q": 4}),
+    _toy("relative positions", Biased, {"q": 4, "k": 3}),
+    _toy("relative positions embedded", lambda: Biased(True), {"q": 4, "k": 3}),
     *(_toy(f"rotary, {s}", partial(Rotary, s), {"q": 2}) for s in ("halves", "pairs", "complex")),
     Toy("heads in the weights", lambda: between(PerHeadWeights())(), tokens(), {"attention": 4, "attention#2": 3}),
     _toy("as many places as heads", AsManyPlacesAsHeads, {"q": 4}, 8),

@@ -1,4 +1,4 @@
-"""Attention whose values have a width of their own, by hand: heads are units, and so are the places of every head."""
+"""The inner widths of heads, with the answers worked out by hand: heads are units, and so are places of every head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.attention_toys import HEADS, PLACES, WIDTH, SelfAttention, between, merged, plain_kernel
-from tests.toys import Net, Toy, head, tokens
+from tests.toys import Net, Toy, head, images, tokens
 
 VALUES = 5
 Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -37,6 +37,33 @@ def batch_and_heads_merged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     batch = len(q)
     q, k, v = (one.flatten(0, 1) for one in (q, k, v))
     return torch.bmm(torch.bmm(q, k.transpose(1, 2)).softmax(-1), v).unflatten(0, (batch, -1))
+
+
+def by_a_fixed_scale(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, scale=0.4)
+
+
+def grouped_by_a_fixed_scale(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, scale=0.4, enable_gqa=True)
+
+
+def by_the_size_at_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+def with_normed_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)).softmax(-1) @ v
+
+
+def turned_by_position_of_eight(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Rotary positions of eight places: what the first of a pair becomes depends on the other one."""
+    angles = torch.arange(q.shape[-2])[:, None] / torch.tensor([1.0, 3.0, 10.0, 30.0]).repeat(2)
+
+    def turned(x: Tensor) -> Tensor:
+        low, high = x.chunk(2, dim=-1)
+        return x * angles.cos() + torch.cat([-high, low], -1) * angles.sin()
+
+    return F.scaled_dot_product_attention(turned(q), turned(k), v, scale=0.4)
 
 
 def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -125,15 +152,50 @@ class ReadByRows(Inferred):
 
 
 class SingleHead(nn.Module):
-    """No heads at all: the values' channels are ordinary ones, those of queries and keys stay."""
+    """No heads at all: channels of values are ordinary ones, those of queries go with those of keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.q, self.k = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
         self.v, self.o = nn.Linear(WIDTH, 7), nn.Linear(7, WIDTH)
+        self.kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.o(fused(self.q(x), self.k(x), self.v(x)))
+        return self.o(self.kernel(self.q(x), self.k(x), self.v(x)))
+
+
+class OneProjection(nn.Module):
+    """Queries, keys and values from one map, one width for all of them; the scale is a number of its own."""
+
+    def __init__(self, apart: str, scale: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.inner = HEADS, VALUES, HEADS * VALUES
+        self.scale = VALUES**-0.5 if scale else None
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * self.inner), nn.Linear(self.inner, WIDTH)
+        self.apart = apart
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.qkv(x)
+        if self.apart == "view":
+            q, k, v = y.view(*x.shape[:2], 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            pieces = y.chunk(3, dim=-1) if self.apart == "chunk" else y.split(self.inner, dim=-1)
+            q, k, v = (one.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for one in pieces)
+        return self.proj(merged(F.scaled_dot_product_attention(q, k, v, scale=self.scale)))
+
+
+class NonLocal(nn.Module):
+    """Every position of a map looks at all others, by maps of single pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta, self.phi, self.g = (nn.Conv2d(8, n, 1) for n in (5, 5, 6))
+        self.out = nn.Conv2d(6, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        theta, phi, g = (part(x).flatten(2) for part in (self.theta, self.phi, self.g))
+        weights = (theta.transpose(1, 2) @ phi).softmax(-1)
+        return x + self.out((g @ weights.transpose(1, 2)).view(len(x), -1, *x.shape[2:]))
 
 
 class FeedForward(nn.Module):
@@ -208,10 +270,13 @@ KERNELS = {
     "fused": fused, "matmul": by_matmul, "einsum": by_einsum, "batch and heads merged": batch_and_heads_merged,
     "linear": linear,
 }  # fmt: skip
+# Where the scale is no number of places, those of queries and keys can go, together.
+ALL = {"q": HEADS, "k": PLACES, "v": VALUES}
+GROUPS = {name: BOTH if name in ("fused", "linear") else ALL for name in KERNELS}
 STYLES = ("gelu", "fast gelu", "glu", "swiglu", "geglu", "fused swiglu")
 
 PLACE_TOYS = [
-    *(_toy(f"values of their own width, {name}", partial(Valued, k), BOTH) for name, k in KERNELS.items()),
+    *(_toy(f"values of their own width, {name}", partial(Valued, k), GROUPS[name]) for name, k in KERNELS.items()),
     _toy("values of their own width, shared", lambda: Valued(grouped, shared=2), {"q": 2, "v": VALUES}),
     _toy("values of their own width, no biases", lambda: Valued(fused, bias=False), BOTH),
     _toy("widths of heads left open", lambda: Inferred(fused), BOTH),
@@ -228,9 +293,39 @@ PLACE_TOYS = [
     ),
     _toy(
         "a single head",
-        SingleHead,
+        lambda: SingleHead(fused),
         {"v": 7},
         stays=("attention: scaled_dot_product_attention: multiplies queries with keys, summed over these channels",),
+    ),
+    _toy("a single head, a fixed scale", lambda: SingleHead(by_a_fixed_scale), {"k": 8, "v": 7}),
+    _toy(
+        "a single head, turned",
+        lambda: SingleHead(turned_by_position_of_eight),
+        {"v": 7},
+        stays=("attention: scaled_dot_product_attention: sums over channels without a parameter of its own",),
+    ),
+    _toy("queries with keys", lambda: Valued(by_a_fixed_scale), ALL),
+    _toy("queries with keys, shared", lambda: Valued(grouped_by_a_fixed_scale, 2), {"q": 2, "k": PLACES, "v": VALUES}),
+    _toy("queries with keys, left open", lambda: Inferred(by_matmul), ALL),
+    _toy("queries with keys, no biases", lambda: Inferred(by_matmul, bias=False), ALL),
+    _toy(
+        "queries with keys, scaled by their size",
+        lambda: Inferred(by_the_size_at_hand),
+        BOTH,
+        stays=("attention.k: trial: outputs differ by",),
+    ),
+    _toy("queries with keys, normed", lambda: Inferred(with_normed_queries), BOTH),
+    *(
+        _toy(f"one projection, {apart}", partial(OneProjection, apart), {"qkv": HEADS, "qkv#2": VALUES})
+        for apart in ("view", "chunk", "split")
+    ),
+    _toy("one projection, scaled by its size", lambda: OneProjection("view", False), {"qkv": HEADS}),
+    Toy(
+        "non-local",
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), NonLocal(), nn.Conv2d(8, 2, 1)),
+        images(),
+        {"0": 8, "2.phi": 5, "2.g": 6},
+        others=(images(batch=3, size=10),),
     ),
     *(
         _toy(f"feed-forward, {style}{'' if bias else ', no biases'}", partial(FeedForward, style, bias), {"up": 8})

@@ -1557,8 +1557,7 @@ PARAMETERS = [
         "fixed projection",
         lambda: Fixed(),
         rows(),
-        {"a": 10, "projection": 5},
-        stays=("sums over channels without a parameter",),
+        {"a": 10, "projection": 8, "projection#2": 5},
     ),
     Toy(
         "made tensors",

@@ -25,7 +25,11 @@ def _encoder() -> nn.Module:
 TOKENS = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
 # How to build each, what to call it with, and its groups by hand.
 MODELS: dict[str, tuple[Callable[[], nn.Module], Any, dict[str, int]]] = {
-    "vit": (Vision, IMAGE, {f"blocks.{i}.{part}": n for i in (0, 1) for part, n in (("attn.qkv", 4), ("mlp.0", 20))}),
+    "vit": (
+        Vision,
+        IMAGE,
+        {f"blocks.{i}.{part}": n for i in (0, 1) for part, n in (("attn.qkv", 4), ("attn.qkv#2", 3), ("mlp.0", 20))},
+    ),
     "gpt": (Gpt, IDS, {f"h.{i}.{part}": n for i in (0, 1) for part, n in (("attn.c_attn", 4), ("c_fc", 20))}),
     "llama": (
         Llama,

@@ -34,9 +34,12 @@ class Factors:
         self.parts.append(parts)
         return len(self.labels) - 1
 
-    def settled(self, roots: Tensor, fixed: Tensor, components: Components) -> Settled:
-        """What follows from the entries, given what plain ties and stays say."""
-        return _Settling(self, roots, fixed, components).run()
+    def settled(self, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> Settled:
+        """What follows from the entries, given what plain ties and stays say.
+
+        `inner` are labels along which activations are multiplied with each other, as queries and keys are.
+        """
+        return _Settling(self, roots, fixed, components, inner).run()
 
 
 class Components:
@@ -90,14 +93,14 @@ class _Settling:
     The exception are labels of a head and a place that both can go: these are tied to neither.
     """
 
-    def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components) -> None:
+    def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> None:
         width = max(parts.shape[1] for parts in entries.parts)
         self._labels = torch.cat(entries.labels)
         self._parts = torch.cat([torch.nn.functional.pad(p, (0, width - p.shape[1])) for p in entries.parts])
         lengths = torch.tensor([len(labels) for labels in entries.labels])
         self._numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         self._splits = entries.splits
-        self._components, self._roots, self._fixed = components, roots, fixed
+        self._components, self._roots, self._fixed, self._inner = components, roots, fixed, inner
         self._stays: list[tuple[Tensor, Tensor]] = []
 
     def run(self) -> Settled:
@@ -143,14 +146,14 @@ class _Settling:
         return self._stay(self._parts[rows, columns], self._labels[rows])
 
     def _choose_axes(self) -> tuple[Tensor, Tensor]:
-        """Of every split the axes before the last stay, unless somewhere the last must: returns who may go then.
+        """Of every split the axes before the last stay, unless that must stay or is summed over: returns who may go.
 
         What may go by itself may also go by its factors, as the heads of keys that queries share. Besides these heads
         their places are returned.
         """
-        allowed = torch.zeros_like(self._fixed)
+        allowed, of_heads = torch.zeros_like(self._fixed), self._fixed | self._marked(self._inner)
         for *leading, last in self._splits.values():
-            if bool(self._fixed[self._roots[last]].any()):
+            if bool(of_heads[self._roots[last]].any()):
                 for labels in leading:
                     allowed[self._roots[labels]] = True
         while True:

@@ -21,6 +21,9 @@ from headgate.channels.rules.step import MADE
 from headgate.channels.trace import Example, Walk, aliases
 from headgate.channels.values import Origin
 
+# What units of one group have in common: their axes, those along which a mask silences them, whether they are places.
+_Alike = tuple[frozenset[Axis], frozenset[Axis], bool]
+
 
 def analysed(model: nn.Module, example: Example, readers: bool, operation: str) -> Plan:
     """Which channels of `model` can be removed together by all that its graph tells; nothing has been tried yet.
@@ -74,20 +77,22 @@ def plan_of(
     `widths` are what norms without parameters normalise, `names` the model's order, `views` where readers are sought.
     """
     where = _axes_of_units(solution)
-    prunable: dict[tuple[frozenset[Axis], bool], list[int]] = {}
+    prunable: dict[_Alike, list[int]] = {}
     inner = {unit for factors in solution.products.values() for unit in factors[1:]}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
     for unit, axes in where.items():
         stored = frozenset(axis for axis in axes if not axis[0].startswith(MADE))
-        if not solution.fixed[unit] and stored & solution.readers and (stored - solution.readers or stored == axes):
-            prunable.setdefault((stored, unit in inner), []).append(unit)
+        masked = solution.masked(unit, stored)
+        if not solution.fixed[unit] and masked and (stored - masked or stored == axes):
+            prunable.setdefault((stored, masked, unit in inner), []).append(unit)
         elif stored and (why := _reasons(unit, axes, solution)):
             refused.setdefault((stored, why), []).append(unit)
-    for (axes, among), units in [(key, units) for key, units in prunable.items() if len(units) == 1]:
-        path = _group_name(axes - solution.readers or axes, list(names), set())
+    for key, units in [(key, units) for key, units in prunable.items() if len(units) == 1]:
+        axes, masked, _ = key
+        path = _group_name(axes - masked or axes, list(names), set())
         why = (Obstacle(path, "units", "all its channels live and die together, and one must live"),)
         refused.setdefault((axes, why), []).extend(units)
-        del prunable[axes, among]
+        del prunable[key]
     groups, numbers = _numbered(prunable, solution, list(names))
     behind, products = numbered_products(solution.products, numbers)
     numbers |= behind
@@ -122,14 +127,14 @@ def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:
 
 
 def _numbered(
-    prunable: dict[tuple[frozenset[Axis], bool], list[int]], solution: Solution, order: list[str]
+    prunable: dict[_Alike, list[int]], solution: Solution, order: list[str]
 ) -> tuple[tuple[Group, ...], dict[int, int]]:
     """Groups in the model's order, and the plan's number of every prunable unit."""
     groups: list[Group] = []
     numbers: dict[int, int] = {}
     taken: set[str] = set()
-    for (axes, _), units in prunable.items():
-        writers, readers = axes - solution.readers, axes & solution.readers
+    for (axes, readers, _), units in prunable.items():
+        writers = axes - readers
         name = _group_name(writers or readers, order, taken)
         stream = any(unit in solution.sums for unit in units)
         groups.append(Group(name, len(numbers), len(units), _sorted(writers), _sorted(readers), stream))

@@ -42,6 +42,7 @@ class Ledger:
         self._ties: list[Tensor] = []
         self._stays: list[tuple[Tensor, Obstacle | None]] = []
         self._read: list[Tensor] = []
+        self._silenced: list[tuple[Tensor, tuple[tuple[str, int], ...]]] = []
         self._sums: list[Tensor] = []
         self._branches: dict[str, Origin] = {}
         self._factors = Factors()
@@ -120,6 +121,10 @@ class Ledger:
         """The tensor these labels belong to is summed along them: a mask on its slices silences a unit for good."""
         self._read.append(labels.reshape(-1))
 
+    def silence(self, labels: Tensor, rows: tuple[tuple[str, int], ...]) -> None:
+        """Activations are multiplied and summed along these labels; a mask on the rows that wrote one silences them."""
+        self._silenced.append((labels.reshape(-1), rows))
+
     def add(self, labels: Tensor) -> None:
         """Two activations are added along these labels: the mark of a residual stream."""
         self._sums.append(labels.reshape(-1))
@@ -136,7 +141,8 @@ class Ledger:
         causes: tuple[Tensor, Tensor] | None = None
         products: dict[int, tuple[int, ...]] = {}
         if self._factors.labels:
-            settled = self._factors.settled(roots, fixed, components)
+            inner = torch.cat([labels for labels, _ in self._silenced] or [torch.zeros(0, dtype=torch.int64)])
+            settled = self._factors.settled(roots, fixed, components, inner)
             roots, causes, products = settled.roots, (settled.stays, settled.because), settled.products
             fixed = self._fixed(roots)
             fixed[roots[settled.stays]] = True
@@ -146,9 +152,20 @@ class Ledger:
             read[labels] = True
         readers = {key for key, (start, size) in self._starts.items() if bool(read[start : start + size].any())}
         sums = {root for labels in self._sums for root in roots[labels].unique().tolist()} - {NO_UNIT}
-        obstacles = self._obstacles(roots, causes)
+        silenced: dict[int, frozenset[tuple[str, int]]] = {}
+        for labels, rows in self._silenced:
+            for root in roots[labels].unique().tolist():
+                silenced[root] = silenced.get(root, frozenset()).union(rows)
         return Solution(
-            roots, axes, fixed, obstacles, frozenset(readers), frozenset(sums), tuple(self._branches.values()), products
+            roots,
+            axes,
+            fixed,
+            self._obstacles(roots, causes),
+            frozenset(readers),
+            frozenset(sums),
+            tuple(self._branches.values()),
+            products,
+            silenced,
         )
 
     def _fixed(self, roots: Tensor) -> Tensor:
@@ -181,7 +198,8 @@ class Ledger:
 class Solution:
     """Solved entries: for every axis the unit of each index (one numbering for all), and what is known of units.
 
-    A unit in `products` is none by itself: it goes where one of those given there goes, a head or a place.
+    A unit in `products` is none by itself: it goes where one of those given there goes, a head or a place. Units in
+    `silenced` are those that a mask along the rows given there silences, besides one along the readers.
     """
 
     roots: Tensor
@@ -192,3 +210,8 @@ class Solution:
     sums: frozenset[int]
     branches: tuple[Origin, ...]
     products: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    silenced: dict[int, frozenset[tuple[str, int]]] = field(default_factory=dict)
+
+    def masked(self, unit: int, axes: frozenset[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Those of its axes along which a mask silences a unit."""
+        return axes & (self.readers | self.silenced.get(unit, frozenset()))

@@ -149,22 +149,12 @@ class Plan:
         """The plan after these sites, by name, have turned out to stay."""
         if not reasons:
             return self
-        groups: list[Group] = []
-        numbers: dict[int, int] = {}
         refusals = list(self.refusals)
         for group in self.groups:
             if group.name in reasons:
                 path = group.name.partition("#")[0]
                 obstacle = Obstacle(path, "trial", reasons[group.name])
                 refusals.append(Refusal(group.writers + group.readers, group.size, (obstacle,)))
-            else:
-                numbers.update(zip(group.units, range(len(numbers), len(numbers) + group.size), strict=True))
-                groups.append(replace(group, start=numbers[group.start]))
-        behind, products = numbered_products(dict(enumerate(self.products, self.size)), numbers)
-        numbers |= behind
-        axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
-        widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
-        counts = {attribute: renumbered(list(units), numbers) for attribute, units in self.counts.items()}
         for branch in self.branches:
             if branch.name in reasons:
                 obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
@@ -175,8 +165,34 @@ class Plan:
                 refusals.append(Refusal(reader.masked, reader.size, (obstacle,)))
         branches = tuple(branch for branch in self.branches if branch.name not in reasons)
         readers = tuple(reader for reader in self.readers if reader.name not in reasons)
-        kept = (with_units(axes), with_units(widths), readers, with_units(counts), products)
-        return Plan(tuple(groups), branches, tuple(refusals), *kept)
+        left = {group.name: group.name for group in self.groups if group.name not in reasons}
+        return replace(self._with_groups(left), branches=branches, readers=readers, refusals=tuple(refusals))
+
+    def with_tied(self, tied: Mapping[str, str]) -> Plan:
+        """The plan in which each of these groups, by name, goes unit by unit with another one of its size."""
+        return self._with_groups({group.name: tied.get(group.name, group.name) for group in self.groups})
+
+    def _with_groups(self, becomes: Mapping[str, str]) -> Plan:
+        """Only the groups that are named, each as what it becomes: itself, or one before or behind it."""
+        groups: dict[str, Group] = {}
+        numbers: dict[int, int] = {}
+        for group in sorted((g for g in self.groups if g.name in becomes), key=lambda g: becomes[g.name] != g.name):
+            first = groups.get(becomes[group.name])
+            start = sum(one.size for one in groups.values()) if first is None else first.start
+            numbers.update(zip(group.units, range(start, start + group.size), strict=True))
+            if first is None:
+                groups[group.name] = replace(group, start=start)
+            else:
+                writers, readers = {*first.writers, *group.writers}, {*first.readers, *group.readers}
+                both = replace(first, writers=tuple(sorted(writers - readers)), readers=tuple(sorted(readers)))
+                groups[first.name] = both
+        behind, products = numbered_products(dict(enumerate(self.products, self.size)), numbers)
+        numbers |= behind
+        axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
+        widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
+        counts = {attribute: renumbered(list(units), numbers) for attribute, units in self.counts.items()}
+        kept = (with_units(axes), with_units(widths), self.readers, with_units(counts), products)
+        return Plan(tuple(groups.values()), self.branches, self.refusals, *kept)
 
     def __str__(self) -> str:
         rows = [("group", "units", "written by", "read by")]

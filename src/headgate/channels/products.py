@@ -17,8 +17,9 @@ def numbered_products(
     """
     numbers: dict[int, int] = {}
     found: dict[tuple[int, ...], int] = {}
+    first = 1 + max(units.values(), default=-1)
     for product, factors in products.items():
         known = tuple(units[factor] for factor in factors if factor in units)
         if known:
-            numbers[product] = known[0] if len(known) == 1 else found.setdefault(known, len(units) + len(found))
+            numbers[product] = known[0] if len(known) == 1 else found.setdefault(known, first + len(found))
     return numbers, tuple(found)

@@ -42,6 +42,12 @@ ZERO_TO_ZERO = frozenset({
 BORDER = "border"
 MOVES = ("permute", "transpose")
 
+# Those that take channels elsewhere, whole.
+_MOVES_CHANNELS = frozenset({
+    "view", "reshape", "_unsafe_view", "unflatten", "flatten", "contiguous", "expand", "squeeze", "unsqueeze", "slice",
+    "select", "split", "split_with_sizes", "chunk", "unbind", "repeat_interleave",
+})  # fmt: skip
+
 # Overloads that reduce nothing, unlike the others of their name.
 _OF_TWO_TENSORS = {"aten.max.other": "maximum", "aten.min.other": "minimum"}
 
@@ -240,7 +246,15 @@ class Walk:
             origins = [a.origin for a in arguments if a.origin is not None]
             whole = all(a.shape == value.shape or step.operation in MOVES for a in arguments if a.origin is not None)
             origin = origins[0] if len(origins) == 1 and whole else None
-        return replace(value, history=history, origin=origin)
+        rows = origin.masked if value.origin is not None and origin is not None else self._still_silent(step)
+        return replace(value, history=history, origin=origin, silenced_by=rows)
+
+    def _still_silent(self, step: Step) -> tuple[tuple[str, int], ...]:
+        """The rows that silence what goes in, where each channel by itself goes on and zeros stay zeros."""
+        if step.operation not in ZERO_TO_ZERO and step.operation not in _MOVES_CHANNELS:
+            return ()
+        values = step.values()[:1] if step.operation == "div" else step.values()
+        return next((value.silenced_by for value in values if value.silenced_by), ())
 
     def bound(self, node: torch.fx.Node) -> dict[str, Any]:
         """Arguments by name, nodes replaced by their values, defaults filled in."""

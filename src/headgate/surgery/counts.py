@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
 from torch import nn
 
 from headgate.channels.attributes import Attribute
-from headgate.channels.plan import Group, Plan
-from headgate.surgery.culprits import alike_in
+from headgate.channels.plan import Plan
 
 # Of one class; more are not taken apart.
 _MOST = 4
@@ -37,27 +36,6 @@ def with_fitting_counts(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
                 plan = candidate
                 break
     return plan
-
-
-def places_that_stay(model: nn.Module, plan: Plan, problem: Problem) -> dict[str, str]:
-    """Groups of places of heads that the model's code cannot be without, with what happens.
-
-    As a rule code gives queries, keys and values one size, and the places of values stay wherever it does. So only one
-    of all that are written alike is tried, with what it counts and without.
-    """
-    alike: dict[Hashable, list[Group]] = {}
-    kind = alike_in(model)
-    for group in plan.groups:
-        if plan.is_inner(group):
-            alike.setdefault(kind(group.name), []).append(group)
-    found: dict[str, str] = {}
-    for groups in alike.values():
-        units = set(groups[0].units)
-        others = {a: n for a, n in plan.counts.items() if units.isdisjoint(u for one in n for u in plan.units_at(one))}
-        happens = problem([groups[0].name], plan)
-        if happens is not None and problem([groups[0].name], replace(plan, counts=others)) is not None:
-            found.update((group.name, happens) for group in groups)
-    return found
 
 
 def _fewer(names: list[str]) -> Iterator[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
-from headgate.surgery.counts import places_that_stay, with_fitting_counts
+from headgate.surgery.counts import with_fitting_counts
 from headgate.surgery.culprits import alike_in, culprits
 from headgate.surgery.differing import where_it_differs, where_it_fails
 from headgate.surgery.keep import (
@@ -28,6 +28,7 @@ from headgate.surgery.keep import (
     sites,
     stream_mask,
 )
+from headgate.surgery.places import with_fitting_places
 from headgate.surgery.shrink import shrink_
 
 TOLERANCE = 1e-9
@@ -90,11 +91,11 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
         return plan.without(dict.fromkeys(sites(plan), f"even with nothing removed {hopeless}"))
 
     def problem(names: list[str], plan: Plan) -> str | None:
-        tries = (chosen(plan, _narrow(plan, names, seed)) for seed in TRIALS)
+        tries = (chosen(plan, keep) for keep in _tries(plan, names))
         return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
-    if stuck := places_that_stay(model, plan, problem):
-        plan = plan.without(stuck)
+    if any(map(plan.is_inner, plan.groups)):
+        plan = with_fitting_places(model, plan, problem)
         if _all_at_once(drawn, example, plan):
             return plan
     fitting = with_fitting_counts(model, plan, problem)
@@ -104,7 +105,7 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
 
 def _all_at_once(drawn: nn.Module, example: Example, plan: Plan) -> bool:
     """Whether everything can be narrow together, and every other branch that may leave silent."""
-    joint = (_narrow(plan, _cuttable(plan), seed) | silent(plan, leaving(plan)[seed::2]) for seed in TRIALS)
+    joint = (keep | silent(plan, leaving(plan)[n::2]) for n, keep in enumerate(_tries(plan, _cuttable(plan))))
     return all(failure(drawn, example, plan, chosen(plan, keep)) is None for keep in joint)
 
 
@@ -112,9 +113,18 @@ def _cuttable(plan: Plan) -> list[str]:
     return [name for name, site in sites(plan).items() if site.size > 1]
 
 
-def _narrow(plan: Plan, names: list[str], seed: int) -> dict[str, Tensor]:
+def _tries(plan: Plan, names: list[str]) -> Iterator[dict[str, Tensor]]:
+    """Decisions in which all of these are narrow, in several ways.
+
+    Heads have few places, of which queries and values may lose equally many by chance: at last only every other one of
+    such groups is narrow.
+    """
     known = sites(plan)
-    return random_vectors([known[name] for name in names], seed)
+    for seed in TRIALS:
+        yield random_vectors([known[name] for name in names], seed)
+    inner = [group.name for group in plan.groups if group.name in names and plan.is_inner(group)]
+    if len(inner) > 1:
+        yield random_vectors([known[name] for name in names if name not in inner[1::2]], TRIALS[0])
 
 
 def leaving(plan: Plan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.channels.rules.contraction import contract
 from headgate.channels.rules.step import Step
 from headgate.channels.values import Value, varies
 
@@ -9,14 +10,20 @@ from headgate.channels.values import Value, varies
 def attention(step: Step) -> Value:
     """Heads, and whatever else all three share, pass; so do the places of the values.
 
-    The places of queries and keys stay: their number is in the scale too. Positions of keys stay, since the softmax
-    goes over them.
+    The places of queries and keys are summed over; they stay if their number is the scale too, as it is unless one is
+    given. Positions of keys stay, since the softmax goes over them.
     """
     query, key, value = (step.value(name) for name in ("query", "key", "value"))
     if step.arguments.get("enable_gqa"):
         key, value = (_repeated(one, query.shape[-3]) for one in (key, value))
-    for one in (query, key):
-        step.stays_on(one, [-1], "multiplies queries with keys, summed over these channels and scaled by their number")
+    if step.arguments.get("scale") is None:
+        for one in (query, key):
+            why = (
+                "multiplies queries with keys, summed over these channels and scaled by their number, unless scale= is"
+            )
+            step.stays_on(one, [-1], f"{why} given")
+    else:
+        contract(step, query, query.ndim - 1, key, key.ndim - 1)
     mask = step.optional("attn_mask")
     for one, dim in ((key, -2), (value, -2), *(() if mask is None else ((mask, -1),))):
         step.stays_on(one, [dim], "weighs these positions against each other")

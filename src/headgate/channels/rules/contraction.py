@@ -9,7 +9,10 @@ from headgate.channels.values import Origin, Value, on_axis, varies
 
 
 def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: int) -> None:
-    """Ties the two summed axes and notes the reader: the one that is a parameter, since a mask can be put on it."""
+    """Ties the two summed axes and notes the reader: the one that is a parameter, since a mask can be put on it.
+
+    Of two activations, as queries and keys are, one is silent where the rows of the map that wrote it are.
+    """
     one, other = step.vector(left, left_dim), step.vector(right, right_dim)
     step.join_vectors(one, other, "reads channels that cannot be removed")
     for value, labels in ((right, other), (left, one)):
@@ -17,6 +20,10 @@ def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: in
             assert labels is not None
             step.ledger.read(labels)
             return
+    rows = left.silenced_by or right.silenced_by
+    if one is not None and other is not None and rows:
+        step.ledger.silence(one, rows)
+        return
     for vector in (one, other):
         if vector is not None:
             step.stay([vector], "sums over channels without a parameter of its own that could be masked")
