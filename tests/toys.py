@@ -330,7 +330,7 @@ class Carried(nn.Module):
 
 
 class Fixed(nn.Module):
-    """Reads channels through a buffer, which carries no mask."""
+    """Reads channels through a buffer, which carries no mask: the rows that write them do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import headgate as hg
 from headgate.fused import layout
-from tests.attention_toys import HEADS, PLACES, WIDTH, SelfAttention, between, merged, plain_kernel
-from tests.place_toys import VALUES, Inferred, InnerWidth, ReadByRows, Valued, fused
+from tests.attention_toys import HEADS, PLACES, WIDTH, SelfAttention, between, masked_kernel, merged, plain_kernel
+from tests.place_toys import VALUES, Inferred, InnerWidth, ReadByRows, Valued, by_matmul, fused
 from tests.surgery.exactness import LIMIT, error, move_offsets_, outputs, parameters, randomise_
 from tests.surgery.test_attention import SOURCES, TOKENS, Attending
 from tests.toys import tokens
@@ -258,3 +258,46 @@ def test_two_masks_along_one_axis_are_left_to_plain_operations() -> None:
     weight = torch.randn(HEADS * VALUES, WIDTH)
     assert layout(weight, (0,)) is not None and layout(weight, (0, 1)) is not None
     assert layout(weight, (0, 0)) is None and layout(weight, (1, 1)) is None
+
+
+def test_a_place_of_queries_and_keys_is_masked_on_the_rows_of_the_queries() -> None:
+    model = randomise_(between(Inferred(by_matmul))()).double()
+    gates = hg.insert_gates_(model, X, floor=1, scale="plain", where=lambda name, _: name == "attention.k")
+    with torch.no_grad():
+        gates["attention.k"].offset.fill_(-2.0)
+    mask, attention = gates["attention.k"].mask().repeat(HEADS), model.attention
+    for leaf in ("weight", "bias"):
+        dense = getattr(attention.q.parametrizations, leaf).original
+        torch.testing.assert_close(getattr(attention.q, leaf), dense * mask.view(-1, *[1] * (dense.dim() - 1)))
+    assert not hasattr(attention.k, "parametrizations") and not hasattr(attention.o, "parametrizations")
+    small = hg.compact(model)
+    assert small.attention.q.out_features == small.attention.k.out_features == HEADS * 2
+    assert error(outputs(model, X), outputs(small, X)) < LIMIT
+
+
+def test_places_of_all_three_go_together_where_one_attribute_gives_their_size() -> None:
+    model = randomise_(between(SelfAttention(masked_kernel))()).double()
+    plan = hg.find_groups(model, X)
+    (group,) = (group for group in plan.groups if group.name == "attention.k")
+    rows = {(f"attention.{part}.{leaf}", 0) for part in "kqv" for leaf in ("weight", "bias")}
+    assert {*group.writers, *group.readers} == rows | {("attention.o.weight", 1)}
+    keep = torch.tensor([True, False, True])
+    with torch.no_grad():
+        model.attention.o.weight.mul_(keep.repeat(HEADS))
+        model.attention.q.weight.mul_(keep.repeat(HEADS)[:, None])
+        model.attention.q.bias.mul_(keep.repeat(HEADS))
+    small = hg.shrink(model, plan, {"attention.k": keep})
+    assert small.attention.head_dim == 2 and small.attention.v.out_features == HEADS * 2
+    assert error(outputs(model, X), outputs(small, X)) < LIMIT
+
+
+def test_tied_groups_share_their_numbers() -> None:
+    plan = hg.find_groups(between(Inferred(by_matmul, values=PLACES))(), X.float())
+    assert {group.name: group.size for group in plan.groups} == {Q: HEADS, "attention.k": PLACES, V: PLACES}
+    tied = plan.with_tied({V: "attention.k"})
+    assert [group.name for group in tied.groups] == [Q, "attention.k"] and tied.size == HEADS + PLACES
+    assert (
+        tied.axes["attention.v.weight", 0] == tied.axes["attention.k.weight", 0] == tied.axes["attention.o.weight", 1]
+    )
+    assert len(tied.products) == HEADS * PLACES
+    assert sorted(tied.products) == [(h, HEADS + j) for h in range(HEADS) for j in range(PLACES)]
