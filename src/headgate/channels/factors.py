@@ -153,7 +153,10 @@ class _Settling:
         """
         allowed, of_heads = torch.zeros_like(self._fixed), self._fixed | self._marked(self._inner)
         for *leading, last in self._splits.values():
-            if bool(of_heads[self._roots[last]].any()):
+            inner = of_heads[self._roots[last]]
+            # Where queries and keys share an axis with values, only some of the last must stay.
+            some = bool(inner.any()) and not bool(self._fixed[self._roots[torch.cat(leading)]].any())
+            if some or bool(inner.all()):
                 for labels in leading:
                     allowed[self._roots[labels]] = True
         while True:
@@ -252,14 +255,13 @@ class _Settling:
 
     def _products(self, heads: Tensor) -> dict[int, tuple[int, ...]]:
         """The labels with several factors that can go, heads first; those that are products themselves written out."""
-        free, head = self._free, self._marked(heads)
-        rows = self._several(free).nonzero().squeeze(1).tolist()
-        found: dict[int, tuple[int, ...]] = {}
-        for row in rows:
-            own = {int(root): None for root in self._roots[self._parts[row]][free[row]]}
-            found[int(self._roots[self._labels[row]])] = tuple(own)
+        free, head = self._free, {*self._roots[heads].tolist()}
+        rows = self._several(free)
+        parts = torch.where(free, self._roots[self._parts], 0)[rows].tolist()
+        labels = self._roots[self._labels[rows]].tolist()
+        found = {label: [part for part in own if part] for label, own in zip(labels, parts, strict=True)}
 
         def atoms(root: int) -> list[int]:
             return [atom for one in found[root] for atom in atoms(one)] if root in found else [root]
 
-        return {root: tuple(sorted(dict.fromkeys(atoms(root)), key=lambda one: not head[one])) for root in found}
+        return {root: tuple(sorted(dict.fromkeys(atoms(root)), key=lambda one: one not in head)) for root in found}
