@@ -198,6 +198,18 @@ class NonLocal(nn.Module):
         return x + self.out((g @ weights.transpose(1, 2)).view(len(x), -1, *x.shape[2:]))
 
 
+class Spread(nn.Module):
+    """One number for each position, spread over channels that no row of its map carries: the rows of the keys do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.over = nn.Linear(WIDTH, 1), nn.Parameter(torch.rand(8))
+        self.k, self.o = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(((self.one(x) * self.over) @ self.k(x).transpose(-2, -1)).softmax(-1) @ x)
+
+
 class FeedForward(nn.Module):
     """Two maps and what lies between them; gated ones have a second map beside the first, or both in one."""
 
@@ -304,6 +316,7 @@ PLACE_TOYS = [
         {"v": 7},
         stays=("attention: scaled_dot_product_attention: sums over channels without a parameter of its own",),
     ),
+    Toy("queries spread over channels", lambda: between(Spread())(), tokens(), {"attention": 8}),
     _toy("queries with keys", lambda: Valued(by_a_fixed_scale), ALL),
     _toy("queries with keys, shared", lambda: Valued(grouped_by_a_fixed_scale, 2), {"q": 2, "k": PLACES, "v": VALUES}),
     _toy("queries with keys, left open", lambda: Inferred(by_matmul), ALL),

@@ -173,6 +173,16 @@ def test_orders_from_data_see_each_side(criterion: Any) -> None:
     assert gates[Q].keep().tolist() == [True, True, False, True]
 
 
+@pytest.mark.parametrize("criterion", ["magnitude", "variance"])
+def test_places_of_queries_and_keys_are_ordered_by_magnitude(criterion: Any) -> None:
+    """No weight reads them, so that no activation is looked at."""
+    model = randomise_(between(Inferred(by_matmul))())
+    with torch.no_grad():
+        for part in (model.attention.q, model.attention.k):
+            part.weight.view(HEADS, PLACES, WIDTH)[:, 1] *= 1e-3
+    assert int(hg.order_by(model, criterion, [X.float()])["attention.k"].argmin()) == 1
+
+
 def test_taylor_of_a_place_is_the_slope_along_its_mask() -> None:
     model = randomise_(BUILDS["left open"]()).double()
     target = torch.randn(model(X[:1]).shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -42,7 +42,7 @@ class Ledger:
         self._ties: list[Tensor] = []
         self._stays: list[tuple[Tensor, Obstacle | None]] = []
         self._read: list[Tensor] = []
-        self._silenced: list[tuple[Tensor, tuple[tuple[str, int], ...]]] = []
+        self._silenced: list[tuple[Tensor, tuple[tuple[str, int], ...], Obstacle]] = []
         self._sums: list[Tensor] = []
         self._branches: dict[str, Origin] = {}
         self._factors = Factors()
@@ -121,9 +121,12 @@ class Ledger:
         """The tensor these labels belong to is summed along them: a mask on its slices silences a unit for good."""
         self._read.append(labels.reshape(-1))
 
-    def silence(self, labels: Tensor, rows: tuple[tuple[str, int], ...]) -> None:
-        """Activations are multiplied and summed along these labels; a mask on the rows that wrote one silences them."""
-        self._silenced.append((labels.reshape(-1), rows))
+    def silence(self, labels: Tensor, rows: tuple[tuple[str, int], ...], obstacle: Obstacle) -> None:
+        """Activations are multiplied and summed along these labels; a mask on the rows that wrote one silences them.
+
+        The obstacle is told of labels that those rows do not carry.
+        """
+        self._silenced.append((labels.reshape(-1), rows, obstacle))
 
     def add(self, labels: Tensor) -> None:
         """Two activations are added along these labels: the mark of a residual stream."""
@@ -141,7 +144,7 @@ class Ledger:
         causes: tuple[Tensor, Tensor] | None = None
         products: dict[int, tuple[int, ...]] = {}
         if self._factors.labels:
-            inner = torch.cat([labels for labels, _ in self._silenced] or [torch.zeros(0, dtype=torch.int64)])
+            inner = torch.cat([labels for labels, *_ in self._silenced] or [torch.zeros(0, dtype=torch.int64)])
             settled = self._factors.settled(roots, fixed, components, inner)
             roots, causes, products = settled.roots, (settled.stays, settled.because), settled.products
             fixed = self._fixed(roots)
@@ -152,15 +155,17 @@ class Ledger:
             read[labels] = True
         readers = {key for key, (start, size) in self._starts.items() if bool(read[start : start + size].any())}
         sums = {root for labels in self._sums for root in roots[labels].unique().tolist()} - {NO_UNIT}
+        obstacles = self._obstacles(roots, causes)
         silenced: dict[int, frozenset[tuple[str, int]]] = {}
-        for labels, rows in self._silenced:
+        for labels, rows, obstacle in self._silenced:
             for root in roots[labels].unique().tolist():
                 silenced[root] = silenced.get(root, frozenset()).union(rows)
+                obstacles.setdefault(root, [obstacle])
         return Solution(
             roots,
             axes,
             fixed,
-            self._obstacles(roots, causes),
+            obstacles,
             frozenset(readers),
             frozenset(sums),
             tuple(self._branches.values()),

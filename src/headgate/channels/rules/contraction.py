@@ -21,12 +21,13 @@ def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: in
             step.ledger.read(labels)
             return
     rows = left.silenced_by or right.silenced_by
+    why = "sums over channels without a parameter of its own that could be masked"
     if one is not None and other is not None and rows:
-        step.ledger.silence(one, rows)
+        step.ledger.silence(one, rows, step.obstacle(why))
         return
     for vector in (one, other):
         if vector is not None:
-            step.stay([vector], "sums over channels without a parameter of its own that could be masked")
+            step.stay([vector], why)
 
 
 def _write(step: Step, weight: Value, dim: int, bias: Value | None) -> Tensor | None:
