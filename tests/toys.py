@@ -1620,9 +1620,8 @@ PARAMETERS = [
             v=nn.Parameter(torch.rand(3, 8)),
         ),
         rows(),
-        {},
-        prunable=False,
-        stays=("linear: sums over channels without a parameter of its own that could be masked",),
+        # What reads them is no parameter; the rows that write them are masked.
+        {"w": 8},
     ),
     Toy(
         "scaled weight",
