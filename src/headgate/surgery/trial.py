@@ -93,7 +93,7 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
         tries = (chosen(plan, _narrow(plan, names, seed)) for seed in TRIALS)
         return next((found for keep in tries if (found := failure(drawn, example, plan, keep))), None)
 
-    fitting = with_fitting_counts(model, plan, problem)
+    fitting = with_fitting_counts(plan, problem)
     found = culprits(cuttable, lambda names: problem(names, fitting))
     return _proven_silent(drawn, example, fitting.without(found))
 
