@@ -134,6 +134,53 @@ def test_heads_that_code_cuts_off_by_a_number_are_refused() -> None:
     assert "model.layers.0.self_attn: slice: cuts channels into unequal pieces" in str(plan)
 
 
+def halved(name: str, *closing: str) -> tuple[nn.Module, Any, Any]:
+    """Gated, half of what these words name closed in every layer, and compacted; buffers are what the class makes."""
+    model, example = build(name)
+    made = {key: buffer.clone() for key, buffer in model.named_buffers() if key not in model.state_dict()}
+    randomise_(model)
+    for key, buffer in made.items():
+        model.get_buffer(key).copy_(buffer)
+    model, example = model.double(), in_double(example)
+    hg.insert_gates_(model, example, floor=1, order="random:4", where=lambda site, _: not site.endswith(":write"))
+    with torch.no_grad():
+        for site, gate in hg.gates(model).items():
+            if any(word in site for word in closing):
+                gate.offset.fill_(-2.5)
+    return model, hg.compact(model), example
+
+
+# What closes, and the numbers that say so. Two of them had no value: they followed from the others.
+FITTING: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
+    "llama": (("self_attn", "mlp"), {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24}),
+    "gpt2": (("mlp",), {"n_inner": 64}),
+    "vit": (("attention", "mlp"), {"num_attention_heads": 2, "head_dim": 8, "intermediate_size": 24}),
+    "t5": (("SelfAttention", "EncDec", "Dense"), {"num_heads": 2, "d_ff": 24}),
+    "whisper": (("fc1",), {"encoder_ffn_dim": 24, "decoder_ffn_dim": 20}),
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_equal_layers_come_back_from_the_librarys_own_files(name: str, tmp_path: Any) -> None:
+    closing, numbers = FITTING[name]
+    model, small, example = halved(name, *closing)
+    assert {key: getattr(small.config, key) for key in numbers} == numbers
+    small.save_pretrained(tmp_path)
+    again = type(small).from_pretrained(tmp_path, dtype=torch.float64).eval()
+    assert error(outputs(model, example), outputs(again, example)) < LIMIT
+    assert parameters(again) == parameters(small) < parameters(model)
+    assert {key: getattr(model.config, key, None) for key in numbers} != numbers
+
+
+def test_what_their_configuration_cannot_express_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """BERT's width of a head is its width over the number of heads, so that fewer heads would be wider ones."""
+    _, small, example = halved("bert", "attention")
+    assert "no numbers in it give bert.encoder.layer.0.attention." in caplog.text and "headgate.save" in caplog.text
+    assert small.config.num_attention_heads == HEADS
+    with pytest.raises(hg.ConfigError, match="the configuration of BertForSequenceClassification cannot express"):
+        hg.fit_config_(small, example)
+
+
 def test_a_file_of_ours_brings_any_of_them_back(tmp_path: Any) -> None:
     model, example = gated("gpt2", order="random:2")
     move_offsets_(model, seed=2)

@@ -46,6 +46,8 @@ def compact(
 
     What inserted gates closed goes. What hand-placed `Gate` layers closed goes where everything that reads it reads
     zeros; each of them becomes a `headgate.layers.Scale` by the rest of its mask, or an identity where that is ones.
+    Where the model keeps the configuration that it was built from, the small one gets its own with the numbers that
+    express it, as `fit_config_` sets them; where there are none, that is logged and the configuration stays as it was.
 
     Args:
         model: a model with gates; wrapped in DDP or torch.compile is fine. It is left as it is.
