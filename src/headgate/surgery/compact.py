@@ -96,12 +96,12 @@ def compact(
         _check_equal(reference, small, variant, wanted, narrowing)
     if dropped:
         _warn_of_difference(root, small, given, narrowing, dropped)
-    _fit_config_(small, given)
+    _let_config_follow_(small, given)
     return small
 
 
-def _fit_config_(small: nn.Module, example: Example) -> None:
-    """Lets the configuration follow, where the model has one; what it cannot express is told to whoever listens."""
+def _let_config_follow_(small: nn.Module, example: Example) -> None:
+    """Where the model has a configuration; what that cannot express is told to whoever listens."""
     if (configuration := configuration_of(small)) is not None:
         try:
             follow_(small, configuration, example)

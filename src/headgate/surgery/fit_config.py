@@ -79,7 +79,7 @@ def _other_tensors(model: nn.Module, base: Shapes, target: Shapes) -> str | None
     for path, module in model.named_modules():
         if type(module).__module__.startswith("headgate.layers"):
             return f"{path} is a {type(module).__name__}"
-    name = next(iter({*base} ^ {*target}), None)
+    name = min({*base} ^ {*target}, default=None)
     return None if name is None else f"{name} is {'gone' if name in base else 'new'}"
 
 
@@ -177,7 +177,7 @@ def _differing(shapes: Shapes | None, target: Shapes) -> set[tuple[str, int]]:
 
 def _scaled(value: int, base: Shapes, target: Shapes) -> set[int]:
     """What a number would be that shrinks as an axis does which it is or divides."""
-    pairs = {pair for name, shape in base.items() for pair in zip(shape, target[name], strict=True)}
+    pairs = {pair for name, shape in base.items() for pair in zip(shape, target[name], strict=False)}
     return {value * new // old for old, new in pairs if new != old and old % value == 0 and value * new % old == 0}
 
 
