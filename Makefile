@@ -33,8 +33,8 @@ format: $(READY) ## format the code and apply the linter's safe fixes
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
 
-zoo: $(READY) ## try every torchvision model (needs a torchvision that imports; takes long), then write docs/zoo.md
-	@$(BIN)/python -m benchmarks.zoo $(ARGS)
+zoo: $(READY) ## try every model of torchvision, transformers and timm (takes long), then write docs/zoo.md
+	@for library in torchvision transformers timm; do $(BIN)/python -m benchmarks.zoo --library $$library $(ARGS) || exit 1; done
 	@$(BIN)/python -m headgate_lab.report.zoo
 
 readme: $(READY) ## rewrite the README's results from the records in results/

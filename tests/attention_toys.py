@@ -81,6 +81,17 @@ def normed_kernel(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
+def casting_kernel(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Scaled in one type, brought back to another tensor's."""
+    return F.scaled_dot_product_attention((2 * q.double()).type_as(k), k, v)
+
+
+def empty_rest_kernel(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Something happens to the first places, which here are all: the slice of the others is empty."""
+    q = torch.cat([-q[..., :PLACES], q[..., PLACES:]], -1)
+    return F.scaled_dot_product_attention(q, k, v)
+
+
 def repeating_kernel(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     times = m.num_heads // m.num_kv_heads
     return fused_kernel(m, q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1))
@@ -140,6 +151,33 @@ def by_index(m: Any, x: Tensor) -> Any:
 def head_by_head(m: Any, x: Tensor) -> Any:
     """As GPT-NeoX stores it: the three of each head side by side."""
     return x.view(*x.shape[:2], m.heads, 3 * m.dim_head).transpose(1, 2).chunk(3, dim=-1)
+
+
+class Projection(nn.Module):
+    """A linear map with its weight the other way round that keeps the width of its output, as GPT-2's has it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.nf = outputs
+        self.weight, self.bias = nn.Parameter(torch.rand(inputs, outputs)), nn.Parameter(torch.rand(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class ByProjections(nn.Module):
+    """The stream is as wide as all heads, so that the number kept by the last map could count either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.split_size = HEADS, HEADS * PLACES
+        self.c_attn, self.c_proj = Projection(12, 36), Projection(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.view(*x.shape[:2], -1, PLACES).transpose(1, 2) for part in self.c_attn(x).split(self.split_size, dim=2)
+        )
+        return self.c_proj(merged(F.scaled_dot_product_attention(q, k, v)))
 
 
 class Positions(nn.Module):
@@ -309,6 +347,7 @@ def _toy(name: str, build: Callable[[], nn.Module], groups: dict[str, int], widt
 KERNELS = {
     "fused kernel": fused_kernel, "causal": causal_kernel, "masked": masked_kernel, "plain matmul": plain_kernel,
     "einsum": einsum_kernel, "batch and heads merged": merged_batch_kernel, "normalised queries": normed_kernel,
+    "cast like another": casting_kernel, "an empty rest": empty_rest_kernel,
 }  # fmt: skip
 # Where the scale is no number of places, these can go too: of queries, keys and values together, since one attribute
 # gives them all one size.
@@ -326,6 +365,7 @@ ATTENTION = [
     *(_toy(f"rotary, {s}", partial(Rotary, s), {"q": 2}) for s in ("halves", "pairs", "complex")),
     Toy("heads in the weights", lambda: between(PerHeadWeights())(), tokens(), {"attention": 4, "attention#2": 3}),
     _toy("as many places as heads", AsManyPlacesAsHeads, {"q": 4}, 8),
+    _toy("projections that keep their width", ByProjections, {"c_attn": 4}, 12),
     _toy("heads sized by the input", SizedByInput, {}, 12, stays=("attention.qkv: trial",)),
     Toy(
         "windowed attention",

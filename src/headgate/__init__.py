@@ -10,6 +10,7 @@ from headgate.cost import Cost, cost
 from headgate.errors import (
     ArgumentError,
     CompactionError,
+    ConfigError,
     ExportError,
     FileError,
     GateError,
@@ -29,6 +30,7 @@ from headgate.objective import penalty
 from headgate.offsets import offset_group, param_groups
 from headgate.surgery.budget import Budget
 from headgate.surgery.compact import compact, remove_gates_
+from headgate.surgery.fit_config import fit_config_
 from headgate.surgery.insert import insert_gates_
 from headgate.surgery.kept import kept
 from headgate.surgery.order_by import order_by
@@ -41,6 +43,7 @@ __all__ = [
     "Branch",
     "Budget",
     "CompactionError",
+    "ConfigError",
     "Cost",
     "ExportError",
     "FileError",
@@ -64,6 +67,7 @@ __all__ = [
     "cost",
     "export_onnx",
     "find_groups",
+    "fit_config_",
     "freeze_",
     "gates",
     "insert_gates_",

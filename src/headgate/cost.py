@@ -18,7 +18,7 @@ from headgate.channels.trace import Example
 from headgate.count import count
 from headgate.errors import ArgumentError
 from headgate.gated import unwrap
-from headgate.surgery.compact import evaluating
+from headgate.surgery.evaluation import evaluating
 
 WARM_UP = 5
 

@@ -37,6 +37,10 @@ class RecipeError(HeadgateError, ValueError):
     """A recipe, or the file that holds it, is damaged, hostile, too new, or for another network."""
 
 
+class ConfigError(HeadgateError, ValueError):
+    """No numbers in a smaller model's configuration express it; the message says which of its tensors, and why."""
+
+
 class FileError(HeadgateError, OSError):
     """A file is not there, or cannot be read or written."""
 

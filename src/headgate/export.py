@@ -19,7 +19,7 @@ from headgate.channels.trace import Example
 from headgate.errors import ExportError, GateError, MissingPackageError
 from headgate.files import a_path, whole_file
 from headgate.gated import gates, unwrap
-from headgate.surgery.compact import evaluating
+from headgate.surgery.evaluation import evaluating
 
 # Largest allowed difference relative to the largest output: another program, with its own kernels and fusions.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-2}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from headgate_lab.records import write_record
-from headgate_lab.report.zoo import page
+from headgate_lab.report.zoo import RECORDS, page
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,12 +18,12 @@ PARTLY = EXACT | {"model": "deep", "tried": "4 of 32 layers", "torch": "9.9", "t
 REFUSED = {"model": "odd", "outcome": "refused", "why": "insert_gates_: cannot be traced | at all"}
 
 
-def record(tmp_path: Path) -> dict:
+def record(tmp_path: Path, *rows: dict) -> dict:
     write_record(
         tmp_path / "deep" / "zoo.json",
         recipe="zoo/torchvision",
         config={"torchvision": "1.2.3"},
-        metrics={"models": [EXACT, PARTLY, REFUSED]},
+        metrics={"models": [*rows] or [EXACT, PARTLY, REFUSED]},
         headline="of 2 models 1 compacts",
         duration_s=1.26,
         commit="abc",
@@ -40,16 +38,18 @@ def test_a_record_says_what_ran_where(tmp_path: Path):
 
 
 def test_each_model_is_a_row(tmp_path: Path):
-    lines = page(record(tmp_path)).splitlines()
+    small = record(tmp_path) | {"recipe": "zoo/others", "config": {"others": "3.4", "sizes": "two layers each"}}
+    lines = page([record(tmp_path), small]).splitlines()
+    assert lines.index("## torchvision") < lines.index("## others") < lines.index("Here: two layers each.")
     assert "| tiny | 1.2 M | 3 | 50.0% | 25.0% | exact (2e-16) | softmax: mixes channels along this axis |" in lines
     assert "| odd |  |  |  |  | refused | insert_gates_: cannot be traced \\| at all |" in lines
     assert any(line.startswith("| deep (4 of 32 layers) | 1.2 M |") for line in lines)
-    (result,) = (line for line in lines if line.startswith("Result: of 2 models 1 compacts (torch "))
-    assert result.endswith("torchvision 1.2.3; torch 9.9, torchvision 8.8).")
+    first, second = (line for line in lines if line.startswith("Result: of 2 models 1 compacts (torch "))
+    assert first.endswith("torchvision 1.2.3; torch 9.9, torchvision 8.8).")
+    assert second.endswith("others 3.4; torch 9.9, others 3.4).")
+    assert "| tiny | 1.2 k |" in page([record(tmp_path, EXACT | {"parameters": 1_234})])
 
 
-def test_the_page_in_the_docs_is_the_record():
-    path = ROOT / "results" / "zoo.json"
-    if not path.exists():
-        pytest.skip("the zoo has not been recorded yet")
-    assert (ROOT / "docs" / "zoo.md").read_text() == page(json.loads(path.read_text()))
+def test_the_page_in_the_docs_is_made_of_the_records():
+    records = [json.loads((ROOT / path).read_text()) for path in RECORDS]
+    assert (ROOT / "docs" / "zoo.md").read_text() == page(records)

@@ -21,8 +21,8 @@ Length = tuple[tuple[str, ...], Tensor]
 # One of these is a word of a size's name.
 _WORDS = frozenset({
     "channel", "channels", "chans", "d", "depth", "dim", "dims", "embd", "embed", "feature", "features", "group",
-    "groups", "h", "head", "heads", "hidden", "inner", "kv", "n", "nhead", "nheads", "num", "planes", "size", "split",
-    "units", "width",
+    "groups", "h", "head", "heads", "hidden", "inner", "kv", "n", "nf", "nhead", "nheads", "num", "nx", "planes",
+    "size", "split", "units", "width",
 })  # fmt: skip
 
 # Those among them that never count heads.

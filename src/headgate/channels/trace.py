@@ -33,8 +33,8 @@ from headgate.errors import TraceError
 # Operations that send 0 to 0, channel by channel: a branch that was silenced stays silent through them.
 ZERO_TO_ZERO = frozenset({
     "relu", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "mish", "elu", "celu", "selu", "tanh", "mul", "neg",
-    "abs", "clone", "alias", "detach", "_to_copy", "to", "dropout", "native_dropout", "div", "prelu", "permute",
-    "transpose", "feature_dropout", "hardtanh", "softsign", "tanhshrink", "softshrink", "hardshrink",
+    "abs", "clone", "alias", "detach", "_to_copy", "to", "type_as", "dropout", "native_dropout", "div", "prelu",
+    "permute", "transpose", "feature_dropout", "hardtanh", "softsign", "tanhshrink", "softshrink", "hardshrink",
 })  # fmt: skip
 
 # Those of them that change the shape, and nothing else.

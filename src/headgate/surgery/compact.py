@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, get_args
 
 import torch
@@ -16,9 +16,11 @@ from headgate.bank import bank_of
 from headgate.channels.plan import Plan
 from headgate.channels.running import not_running
 from headgate.channels.trace import Example
-from headgate.errors import ArgumentError, CompactionError, GateError, HeadgateWarning
+from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError, HeadgateWarning
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
-from headgate.layers import without_fast_paths
+from headgate.surgery.configuration import configuration_of
+from headgate.surgery.evaluation import evaluated, tolerance_of
+from headgate.surgery.fit_config import follow_
 from headgate.surgery.hand import (
     Narrowing,
     Outputs,
@@ -35,9 +37,6 @@ from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference, in_double, largest_error, made_in_double, silence_
 from headgate.unmask import folded_weights, write_all_
 
-# Largest allowed difference relative to the largest output; sums are taken in another order after removal.
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-
 
 @torch.no_grad()
 def compact(
@@ -47,6 +46,8 @@ def compact(
 
     What inserted gates closed goes. What hand-placed `Gate` layers closed goes where everything that reads it reads
     zeros; each of them becomes a `headgate.layers.Scale` by the rest of its mask, or an identity where that is ones.
+    Where the model keeps the configuration that it was built from, the small one gets its own with the numbers that
+    express it, as `fit_config_` sets them; where there are none, that is logged and the configuration stays as it was.
 
     Args:
         model: a model with gates; wrapped in DDP or torch.compile is fine. It is left as it is.
@@ -95,7 +96,17 @@ def compact(
         _check_equal(reference, small, variant, wanted, narrowing)
     if dropped:
         _warn_of_difference(root, small, given, narrowing, dropped)
+    _let_config_follow_(small, given)
     return small
+
+
+def _let_config_follow_(small: nn.Module, example: Example) -> None:
+    """Where the model has a configuration; what that cannot express is told to whoever listens."""
+    if (configuration := configuration_of(small)) is not None:
+        try:
+            follow_(small, configuration, example)
+        except ConfigError as error:
+            logging.getLogger("headgate").warning("compact: %s", error)
 
 
 def _fold_inserted_(model: nn.Module) -> None:
@@ -189,31 +200,18 @@ def _following(example: Example, model: nn.Module) -> Example:
     return Example(tree_map(moved, example.args), tree_map(moved, example.kwargs))
 
 
-def _evaluated(model: nn.Module, example: Example) -> Any:
-    """What the model returns in evaluation mode, on tensors of its own: its code may write into them."""
-    given = example.fresh()
-    with evaluating(model), without_fast_paths():
-        return model(*given.args, **given.kwargs)
-
-
 def _expected(gated: nn.Module, example: Example) -> Any:
     try:
-        return _evaluated(gated, example)
+        return evaluated(gated, example)
     except Exception as error:
         raise not_running(gated, example, "compact", error) from error
 
 
-def _tolerance(model: nn.Module, outputs: Any) -> float:
-    """What rounding may do, by the widest type of error among the model's and its outputs' dtypes."""
-    floating = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return max(TOLERANCES.get(dtype, 1e-4) for dtype in (floating, *_dtypes(outputs)))
-
-
 def _check_equal(gated: nn.Module, small: nn.Module, example: Example, outputs: Any, narrowing: Narrowing) -> None:
     expected = narrowed(outputs, narrowing)
-    tolerance = _tolerance(small, expected)
+    tolerance = tolerance_of(small, expected)
     try:
-        problem = difference(expected, narrowed(_evaluated(small, example), ()), tolerance)
+        problem = difference(expected, narrowed(evaluated(small, example), ()), tolerance)
         if problem is not None:
             # What a GPU rounds to ten bits (TF32) differs by more: only arithmetic without such rounding tells.
             problem = _difference_in_double(gated, small, example, narrowing, tolerance)
@@ -232,7 +230,7 @@ def _difference_in_double(
     gated, small = copy.deepcopy(gated).double(), copy.deepcopy(small).double()
     given = in_double(example)
     with made_in_double():
-        expected, got = _evaluated(gated, given), _evaluated(small, given)
+        expected, got = evaluated(gated, given), evaluated(small, given)
     return difference(narrowed(expected, narrowing), narrowed(got, ()), tolerance)
 
 
@@ -247,8 +245,8 @@ def _without_constants(root: nn.Module, plan: Plan, keep: Keep) -> nn.Module:
 def _warn_of_difference(
     gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing, dropped: list[str]
 ) -> None:
-    expected, got = narrowed(_evaluated(gated, example), narrowing), narrowed(_evaluated(small, example), ())
-    if (error := largest_error(expected, got)) > _tolerance(small, expected):
+    expected, got = narrowed(evaluated(gated, example), narrowing), narrowed(evaluated(small, example), ())
+    if (error := largest_error(expected, got)) > tolerance_of(small, expected):
         others = f" and {len(dropped) - 3} more" if len(dropped) > 3 else ""
         warnings.warn(
             f"compact: what gates before a norm have closed is not removed exactly (placement='before_norm'): it left "
@@ -257,21 +255,3 @@ def _warn_of_difference(
             HeadgateWarning,
             stacklevel=4,
         )
-
-
-def _dtypes(outputs: Any) -> list[torch.dtype]:
-    found: list[torch.dtype] = []
-    tree_map(lambda leaf: found.append(leaf.dtype) if isinstance(leaf, Tensor) else None, outputs)
-    return found
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, every module's own flag restored afterwards."""
-    flags = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag

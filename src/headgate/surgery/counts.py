@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
-
-from torch import nn
+from itertools import combinations, islice
 
 from headgate.channels.attributes import Attribute
 from headgate.channels.plan import Plan
 
-# Of one class; more are not taken apart.
-_MOST = 4
+# For attributes that touch the same groups; what is not found by then stays as it is.
+_MOST_TRIALS = 40
 
 # Given names of groups and a plan, why cutting them fails, or None.
 Problem = Callable[[list[str], Plan], str | None]
 
+# An attribute of all modules that play one part in the model: their path with its numbers left out, and its name.
+Part = tuple[str, str]
 
-def with_fitting_counts(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
-    """The plan with those attributes that must shrink for its groups to be cut: one choice for every class of modules.
+
+def with_fitting_counts(plan: Plan, problem: Problem) -> Plan:
+    """The plan with those attributes that must shrink for its groups to be cut: one choice for all layers of a kind.
 
     All that may be are tried first, then ever fewer. Where nothing works they are left as they are.
     """
-    for attributes in _by_class(model, plan):
-        names = sorted({attribute.name for attribute in attributes})
-        touched = {unit for attribute in attributes for n in plan.counts[attribute] for unit in plan.units_at(n)}
-        groups = [group.name for group in plan.groups if not touched.isdisjoint(group.units)]
-        if len(names) > _MOST or not groups or problem(groups, plan) is None:
+    for parts, groups in _entangled(plan):
+        if problem(groups, plan) is None:
             continue
-        for chosen in _fewer(names):
-            dropped = {attribute for attribute in attributes if attribute.name not in chosen}
-            candidate = replace(plan, counts={a: units for a, units in plan.counts.items() if a not in dropped})
+        for dropped in islice(_more(parts), _MOST_TRIALS):
+            counts = {one: units for one, units in plan.counts.items() if _part(one) not in dropped}
+            candidate = replace(plan, counts=counts)
             if problem(groups, candidate) is None:
                 plan = candidate
                 break
     return plan
 
 
-def _fewer(names: list[str]) -> Iterator[tuple[str, ...]]:
-    for count in range(len(names) - 1, -1, -1):
-        yield from combinations(names, count)
+def _more(parts: list[Part]) -> Iterator[tuple[Part, ...]]:
+    for count in range(1, len(parts) + 1):
+        yield from combinations(parts, count)
 
 
-def _by_class(model: nn.Module, plan: Plan) -> list[list[Attribute]]:
-    found: dict[type[nn.Module], list[Attribute]] = {}
-    for attribute in plan.counts:
-        found.setdefault(type(model.get_submodule(attribute.path)), []).append(attribute)
-    return list(found.values())
+def _part(attribute: Attribute) -> Part:
+    return re.sub(r"\d+", "*", attribute.path), attribute.name
+
+
+def _entangled(plan: Plan) -> list[tuple[list[Part], list[str]]]:
+    """Attributes, by the part they play, with the names of the groups whose units they count.
+
+    Those that count units of one group are decided together, since each may be what makes the other's trial fail.
+    """
+    touched: dict[Part, set[str]] = {}
+    for attribute, units in plan.counts.items():
+        counted = {unit for number in units for unit in plan.units_at(number)}
+        here = {group.name for group in plan.groups if not counted.isdisjoint(group.units)}
+        touched.setdefault(_part(attribute), set()).update(here)
+    sets: list[tuple[set[Part], set[str]]] = []
+    for part, names in touched.items():
+        near = [one for one in sets if not one[1].isdisjoint(names)]
+        sets = [one for one in sets if one[1].isdisjoint(names)]
+        sets.append(({part}.union(*(parts for parts, _ in near)), names.union(*(other for _, other in near))))
+    return [(sorted(parts), [g.name for g in plan.groups if g.name in names]) for parts, names in sets if names]

@@ -98,7 +98,7 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
         plan = with_fitting_places(model, plan, problem)
         if _all_at_once(drawn, example, plan):
             return plan
-    fitting = with_fitting_counts(model, plan, problem)
+    fitting = with_fitting_counts(plan, problem)
     found = culprits(_cuttable(plan), lambda names: problem(names, fitting), alike_in(model))
     return _proven_silent(drawn, example, fitting.without(found))
 

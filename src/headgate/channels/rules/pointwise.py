@@ -102,8 +102,8 @@ def prelu(step: Step) -> Value:
 
 
 _COPIES = (
-    "clone", "alias", "detach", "contiguous", "_to_copy", "to", "lift_fresh_copy", "dropout", "feature_dropout",
-    "alpha_dropout", "feature_alpha_dropout",
+    "clone", "alias", "detach", "contiguous", "_to_copy", "to", "type_as", "lift_fresh_copy", "dropout",
+    "feature_dropout", "alpha_dropout", "feature_alpha_dropout",
 )  # fmt: skip
 _LIKE = (
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "fill", "zero",

@@ -174,7 +174,7 @@ class Step:
         labels = self.vector(value, dim)
         if labels is None:
             return value
-        if value.shape[dim] % (length * stride):
+        if length == 0 or value.shape[dim] % (length * stride):
             self.stay([labels], "cuts channels into unequal pieces")
             return value
         rows = labels.reshape(-1, length if stride == 1 else stride)
