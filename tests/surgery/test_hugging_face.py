@@ -20,12 +20,17 @@ if find_spec("transformers") is None:
 
 from benchmarks.hugging_face import attentions, build
 
-HEADS, UNITS = 4, 48
-# The groups of each, by the paths of its layers: heads (or groups of heads that share keys) and feed-forward units.
+HEADS, PLACES, UNITS = 4, 8, 48
+# The groups of each, by the paths of its layers: heads (or groups of heads that share keys), places of all heads where
+# their scale is a number of its own, and feed-forward units.
 GROUPS: dict[str, dict[str, int]] = {
     "gpt2": {"transformer.h.{}.attn.c_attn": HEADS, "transformer.h.{}.mlp.c_fc": 128},
     "gpt_neox": {"gpt_neox.layers.{}.attention.query_key_value": HEADS, "gpt_neox.layers.{}.mlp.dense_h_to_4h": UNITS},
-    "opt": {"model.decoder.layers.{}.self_attn.k_proj": HEADS, "model.decoder.layers.{}.fc1": UNITS},
+    "opt": {
+        "model.decoder.layers.{}.self_attn.k_proj": HEADS,
+        "model.decoder.layers.{}.self_attn.k_proj#2": PLACES,
+        "model.decoder.layers.{}.fc1": UNITS,
+    },
     "llama": {"model.layers.{}.self_attn.q_proj": 2, "model.layers.{}.mlp.gate_proj": UNITS},
     "mistral": {"model.layers.{}.self_attn.q_proj": 2, "model.layers.{}.mlp.gate_proj": UNITS},
     "qwen2": {"model.layers.{}.self_attn.q_proj": 2, "model.layers.{}.mlp.gate_proj": UNITS},
@@ -33,15 +38,18 @@ GROUPS: dict[str, dict[str, int]] = {
     "gemma3": {"model.layers.{}.self_attn.q_proj": 2, "model.layers.{}.mlp.gate_proj": UNITS},
     "bert": {
         "bert.encoder.layer.{}.attention.self.query": HEADS,
+        "bert.encoder.layer.{}.attention.self.key": PLACES,
         "bert.encoder.layer.{}.intermediate.dense": UNITS,
         "bert.pooler.dense": 32,
     },
     "roberta": {
         "roberta.encoder.layer.{}.attention.self.query": HEADS,
+        "roberta.encoder.layer.{}.attention.self.key": PLACES,
         "roberta.encoder.layer.{}.intermediate.dense": UNITS,
     },
     "distilbert": {
         "distilbert.transformer.layer.{}.attention.q_lin": HEADS,
+        "distilbert.transformer.layer.{}.attention.k_lin": PLACES,
         "distilbert.transformer.layer.{}.ffn.lin1": UNITS,
     },
     "t5": {
@@ -49,18 +57,27 @@ GROUPS: dict[str, dict[str, int]] = {
         "encoder.block.0.layer.0.SelfAttention.q": HEADS,
         "encoder.block.{}.layer.1.DenseReluDense.wi": UNITS,
         "decoder.block.0.layer.0.SelfAttention.q": HEADS,
+        "decoder.block.0.layer.0.SelfAttention.k": PLACES,
         "decoder.block.0.layer.1.EncDecAttention.q": HEADS,
+        "decoder.block.0.layer.1.EncDecAttention.k": PLACES,
         "decoder.block.{}.layer.2.DenseReluDense.wi": UNITS,
     },
     "whisper": {
         "model.encoder.conv1": 32,
         "model.encoder.layers.{}.self_attn.k_proj": HEADS,
+        "model.encoder.layers.{}.self_attn.k_proj#2": PLACES,
         "model.encoder.layers.{}.fc1": UNITS,
         "model.decoder.layers.{}.self_attn.k_proj": HEADS,
+        "model.decoder.layers.{}.self_attn.k_proj#2": PLACES,
         "model.decoder.layers.{}.encoder_attn.k_proj": HEADS,
+        "model.decoder.layers.{}.encoder_attn.k_proj#2": PLACES,
         "model.decoder.layers.{}.fc1": 40,
     },
-    "vit": {"vit.layers.{}.attention.q_proj": HEADS, "vit.layers.{}.mlp.fc1": UNITS},
+    "vit": {
+        "vit.layers.{}.attention.q_proj": HEADS,
+        "vit.layers.{}.attention.k_proj": PLACES,
+        "vit.layers.{}.mlp.fc1": UNITS,
+    },
 }
 
 
@@ -124,7 +141,8 @@ def test_heads_whose_slopes_follow_from_their_number_are_refused() -> None:
     """Bloom's positional slopes are made from the number of heads: with fewer heads, those left would have others."""
     model, example = build("bloom")
     plan = hg.find_groups(model, example)
-    assert [group.name for group in plan.groups] == [f"transformer.h.{i}.mlp.dense_h_to_4h" for i in range(2)]
+    attention = [group.size for group in plan.groups if "self_attention" in group.name]
+    assert attention == [PLACES] * 2  # of heads, but no heads
     assert "transformer.h.0.self_attention.query_key_value: trial" in str(plan)
 
 
@@ -154,8 +172,8 @@ def halved(name: str, *closing: str) -> tuple[nn.Module, Any, Any]:
 FITTING: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "llama": (("self_attn", "mlp"), {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24}),
     "gpt2": (("mlp",), {"n_inner": 64}),
-    "vit": (("attention", "mlp"), {"num_attention_heads": 2, "head_dim": 8, "intermediate_size": 24}),
-    "t5": (("SelfAttention", "EncDec", "Dense"), {"num_heads": 2, "d_ff": 24}),
+    "vit": (("attention.q_proj", "mlp"), {"num_attention_heads": 2, "head_dim": 8, "intermediate_size": 24}),
+    "t5": (("SelfAttention.q", "EncDecAttention.q", "Dense"), {"num_heads": 2, "d_ff": 24}),
     "whisper": (("fc1",), {"encoder_ffn_dim": 24, "decoder_ffn_dim": 20}),
 }
 
