@@ -146,12 +146,16 @@ def parameters(model: nn.Module) -> int:
 
 
 def narrower(text: Text, params: int) -> CharacterModel:
-    """The widest network of at most so many parameters, heads and feed-forward units reduced alike."""
-    for hidden in range(256, 0, -1):
-        model = CharacterModel(text.characters, heads=max(1, round(4 * hidden / 256)), hidden=hidden)
-        if parameters(model) <= params:
-            return model
-    raise ValueError(f"no network of this kind has only {params:,} parameters")
+    """A network of just so many parameters, heads and feed-forward units reduced as much alike as whole heads allow."""
+    bare = parameters(CharacterModel(text.characters, heads=1, hidden=1))
+    head = parameters(CharacterModel(text.characters, heads=2, hidden=1)) - bare
+    unit = parameters(CharacterModel(text.characters, heads=1, hidden=2)) - bare
+    fitting = [(heads, 1 + (params - bare - (heads - 1) * head) // unit) for heads in range(1, 5)]
+    fitting = [(heads, hidden) for heads, hidden in fitting if hidden > 0]
+    if not fitting:
+        raise ValueError(f"no network of this kind has only {params:,} parameters")
+    heads, hidden = min(fitting, key=lambda sizes: abs(sizes[0] / 4 - sizes[1] / 256))
+    return CharacterModel(text.characters, heads, hidden)
 
 
 def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[str, float]]:

@@ -22,7 +22,7 @@ def test_a_character_model_is_made_small_on_the_way(text: Text, monkeypatch: pyt
     full = parameters(CharacterModel(text.characters))
     assert found["whole"]["params"] == full
     assert 0.39 * full < found["by a budget"]["params"] <= 0.4 * full
-    assert found["narrower"]["params"] <= found["by a budget"]["params"]
+    assert 0.98 < found["narrower"]["params"] / found["by a budget"]["params"] <= 1
     for of in found.values():
         # Better than guessing, and a speed.
         assert of["validation_loss"] < math.log(text.characters) and of["characters_per_second"] > 0
