@@ -158,6 +158,11 @@ def narrower(text: Text, params: int) -> CharacterModel:
     return CharacterModel(text.characters, heads, hidden)
 
 
+def heads_and_units(site: str, module: nn.Module) -> bool:
+    """Whole heads and feed-forward units. Values narrower than queries would be computed by slower kernels."""
+    return site.endswith((".query", ".widen"))
+
+
 def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[str, float]]:
     """Trains the three networks; their losses, sizes and speeds by name."""
     trained: dict[str, nn.Module] = {}
@@ -171,7 +176,7 @@ def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[
     torch.manual_seed(seed)
     model = CharacterModel(text.characters)
     example = next(text.batches(1, seed))[:2, :-1]
-    hg.insert_gates_(model, example, floor=1)
+    hg.insert_gates_(model, example, floor=1, where=heads_and_units)
     train(model, text, steps, seed, hg.Budget(model, example, params=params, steps=steps))
     trained["by a budget"] = hg.compact(model, example)
 
