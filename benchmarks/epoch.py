@@ -39,6 +39,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def options(description: str | None, model: str, epochs: int, device: str) -> argparse.ArgumentParser:
+    """What is asked of every benchmark that times epochs, with its defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default=model)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--epochs", type=int, default=epochs)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    parser.add_argument("--commit", default=None)
+    return parser
+
+
 def random_images(count: int, device: torch.device) -> Resident:
     """As many as an epoch has, resident on the device."""
     generator = torch.Generator().manual_seed(0)
@@ -105,16 +117,10 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measures and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, default="preresnet164")
+    parser = options(__doc__, model="preresnet164", epochs=2, device="cuda")
     parser.add_argument("--together", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--dense", action="store_true", help="without gates")
     parser.add_argument("--check", action="store_true", help="compare captured with plain training instead")
-    parser.add_argument("--commit", default=None)
     parser.add_argument("--out", type=Path, default=Path("results"))
     args = parser.parse_args()
     start = time.perf_counter()

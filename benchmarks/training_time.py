@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.epoch import MODELS, fresh, random_images
+from benchmarks.epoch import MODELS, fresh, options, random_images
 from headgate_lab.engine.images import Resident
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
@@ -61,15 +61,9 @@ def whole(found: dict[str, float], epochs: int, reach: float) -> float:
 
 def main() -> None:
     """Measures and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, default="vgg19")
+    parser = options(__doc__, model="vgg19", epochs=8, device="cpu")
     parser.add_argument("--params", type=int, default=1_627_000)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--length", type=int, default=160, help="epochs of the training that is projected")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--commit", default=None)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args()
     args.together = 1

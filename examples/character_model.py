@@ -164,7 +164,16 @@ def heads_and_units(site: str, module: nn.Module) -> bool:
 
 
 def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[str, float]]:
-    """Trains the three networks; their losses, sizes and speeds by name."""
+    """Trains the three networks; their losses, sizes and speeds by name.
+
+    Raises:
+        headgate.ArgumentError: a size that cannot be reached, or not in so few steps; nothing has been trained.
+    """
+    torch.manual_seed(seed)
+    model = CharacterModel(text.characters)
+    example = next(text.batches(1, seed))[:2, :-1]
+    hg.insert_gates_(model, example, floor=1, where=heads_and_units)
+    budget = hg.Budget(model, example, params=params, steps=steps)
     trained: dict[str, nn.Module] = {}
 
     print("the whole network")
@@ -173,11 +182,7 @@ def compare(text: Text, params: float, steps: int, seed: int) -> dict[str, dict[
     train(trained["whole"], text, steps, seed)
 
     print("made small on the way")
-    torch.manual_seed(seed)
-    model = CharacterModel(text.characters)
-    example = next(text.batches(1, seed))[:2, :-1]
-    hg.insert_gates_(model, example, floor=1, where=heads_and_units)
-    train(model, text, steps, seed, hg.Budget(model, example, params=params, steps=steps))
+    train(model, text, steps, seed, budget)
     trained["by a budget"] = hg.compact(model, example)
 
     print("built narrower")
@@ -203,7 +208,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    found = compare(Text(), options.params, options.steps, options.seed)
+    try:
+        found = compare(Text(), options.params, options.steps, options.seed)
+    except hg.ArgumentError as error:
+        parser.error(str(error))
     print(f"\n{'':12}  {'nats a character':>16}  {'parameters':>10}  {'characters/s':>12}")
     for name, of in found.items():
         print(f"{name:12}  {of['validation_loss']:16.3f}  {of['params']:10,.0f}  {of['characters_per_second']:12,.0f}")

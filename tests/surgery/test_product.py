@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import headgate as hg
 from headgate import product as module_under_test
+from headgate.masked_weight import MaskedWeight
 from headgate.product import grouped, mask_weights
 from tests.small_nets import channels_last
 from tests.surgery.gated_nets import NETS, apart, expected_gradients, gradients, inserted, pair, plain_forward, square
@@ -201,3 +203,36 @@ def test_the_node_alone_by_hand():
     assert torch.equal(weights[1].grad, torch.tensor([[4.0, 9.0], [4.0, 9.0]]))
     # d/do (2·o + 10·o²) = 2 + 20·o, for each column.
     assert torch.equal(offset.grad, torch.tensor([42.0, 62.0]))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def test_what_else_is_put_on_a_weight_is_not_passed_by():
+    """A masked weight is found by a short way, which must not lead around a parametrization of the user's own."""
+    _, gated, x = pair("chain")
+    layer = next(module for module in gated.modules() if parametrize.is_parametrized(module, "weight"))
+    seen = []
+    layer.register_forward_pre_hook(lambda module, _: seen.append(module.weight.detach().clone()))
+    gated(x)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    gated(x)
+    assert torch.equal(seen[1], 2 * seen[0])
+
+
+def test_masks_are_applied_once_a_forward(monkeypatch: pytest.MonkeyPatch):
+    _, gated, x = pair("chain")
+    alone: list[MaskedWeight] = []
+    usual = MaskedWeight.forward
+
+    def counted(self: MaskedWeight, weight: Tensor) -> Tensor:
+        alone.append(self)
+        return usual(self, weight)
+
+    monkeypatch.setattr(MaskedWeight, "forward", counted)
+    gated(x)
+    assert not alone
+    layer = next(module for module in gated.modules() if parametrize.is_parametrized(module, "weight"))
+    assert layer.weight is not None and len(alone) == 1

@@ -42,7 +42,8 @@ def captured_where_possible(step: Callable[[], None], state: Sequence[Tensor]) -
     """
     if not state or state[0].device.type != "cuda":
         return step
-    before = [tensor.detach().clone() for tensor in state]  # a graph on today's stream could not be captured
+    # Detached: clones that remember where they come from keep nodes of autograd on this stream, and captures fail.
+    before = [tensor.detach().clone() for tensor in state]
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):

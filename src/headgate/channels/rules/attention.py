@@ -6,6 +6,8 @@ from headgate.channels.rules.contraction import contract
 from headgate.channels.rules.step import Step
 from headgate.channels.values import Value, varies
 
+_SCALED = "multiplies queries with keys, summed over these channels and scaled by their number, unless scale= is given"
+
 
 def attention(step: Step) -> Value:
     """Heads, and whatever else all three share, pass; so do the places of the values.
@@ -18,10 +20,7 @@ def attention(step: Step) -> Value:
         key, value = (_repeated(one, query.shape[-3]) for one in (key, value))
     if step.arguments.get("scale") is None:
         for one in (query, key):
-            why = (
-                "multiplies queries with keys, summed over these channels and scaled by their number, unless scale= is"
-            )
-            step.stays_on(one, [-1], f"{why} given")
+            step.stays_on(one, [-1], _SCALED)
     else:
         contract(step, query, query.ndim - 1, key, key.ndim - 1)
     mask = step.optional("attn_mask")
