@@ -2,13 +2,13 @@
 
 A group's units can be removed if every layer that reads them reads zeros. So the zeros that some named tensors hold
 (a fixed scale, multiplied onto an activation) are followed through the graph: an operation in `KEEPS_ZERO` sends a
-channel of zeros to a channel of zeros, a product is zero where one factor is, a sum where all addends are, and of
-anything else nothing is known. What the model returns counts as read, where it may become narrower at all.
+channel of zeros to a channel of zeros, a product is zero where one factor is, a sum where all addends are, a matrix
+product along the axes that it does not sum over, and of anything else nothing is known. What the model returns counts as read, where it may become narrower at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.plan import STAYS, Plan
 from headgate.channels.rules import contraction, einsum, recurrent
 from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of, returned_by
-from headgate.channels.values import Value, as_vector
+from headgate.channels.values import Value, as_vector, varies
 
 _CURVES = (
     "sin", "sinh", "asin", "asinh", "tan", "atan", "atanh", "expm1", "log1p", "erf", "sign", "sqrt", "square", "round",
@@ -55,6 +55,8 @@ _REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "norm"
 KEEPS_ZERO = frozenset({
     *(ZERO_TO_ZERO - {"mul", "div"}), *MOVES, *_CURVES, *_MOVEMENTS, *_PIECES, *_POOLS, *_RESIZES, *_REDUCTIONS,
 })  # fmt: skip
+# What they do not sum over passes through them, as an embedding does when neighbours are averaged.
+_MATRIX_PRODUCTS = ("matmul", "mm", "bmm")
 _READS = frozenset({*contraction.RULES, *einsum.RULES, *recurrent.RULES})
 
 Units = frozenset[int]
@@ -186,14 +188,31 @@ class _Following:
         for read in [whole] if whole is not None else node.all_input_nodes:
             if whole is not None or getattr(values.get(read), "source", None) not in self._parameters:
                 why = "reads it where it is not closed, past the gate; let it read what the gate returns"
-                self._expose(read, values, zeros, Obstacle(path_of(node), name, why))
+                passing = self._passing(node, values).get(read, _NONE)
+                self._expose(read, values, zeros, Obstacle(path_of(node), name, why), but=passing)
         if name in recurrent.RULES:
             why = "reads its own units from step to step, past any gate; gates from insert_gates_ can close them"
             for unit in self._carried(values.get(node)):
                 self.exposed.setdefault(unit, Obstacle(path_of(node), name, why))
 
-    def _expose(self, node: Node, values: Mapping[Node, Any], zeros: dict[Node, Units], why: Obstacle) -> None:
-        for unit in self._carried(values.get(node)) - zeros.get(node, _NONE):
+    def _passing(self, node: Node, values: Mapping[Node, Any]) -> dict[Node, Units]:
+        """For each factor of a matrix product, the units that it has along axes other than the summed one only."""
+        found: dict[Node, Units] = {}
+        if operation_of(node) not in _MATRIX_PRODUCTS or node.args[0] is node.args[1]:
+            return found
+        for place, factor in enumerate(node.all_input_nodes):
+            value = values.get(factor)
+            if isinstance(value, Value) and value.ndim > 1:
+                summed = value.ndim - 1 - place
+                free = tuple(field for field in value.fields if summed not in varies(field))
+                over = tuple(field for field in value.fields if summed in varies(field))
+                found[factor] = self._carried(value.with_fields(free)) - self._carried(value.with_fields(over))
+        return found
+
+    def _expose(
+        self, node: Node, values: Mapping[Node, Any], zeros: dict[Node, Units], why: Obstacle, but: Units = _NONE
+    ) -> None:
+        for unit in self._carried(values.get(node)) - zeros.get(node, _NONE) - but:
             self.exposed.setdefault(unit, self._lost.get(unit, why))
 
     def _after(self, node: Node, values: Mapping[Node, Any], zeros: dict[Node, Units]) -> Units:
@@ -212,12 +231,10 @@ class _Following:
             numbers = [each for each in node.args if not isinstance(each, Node) and each != 0]
             return _NONE if numbers else frozenset.intersection(*given)
         if name in ("cat", "stack"):
-            carried = [self._carried(values.get(each)) for each in node.all_input_nodes]
-            return frozenset(
-                unit
-                for unit in frozenset().union(*given)
-                if all(unit in zero or unit not in units for zero, units in zip(given, carried, strict=True))
-            )
+            return _zero_in_all(given, [self._carried(values.get(each)) for each in node.all_input_nodes])
+        if name in _MATRIX_PRODUCTS:
+            passing = self._passing(node, values)
+            return _zero_in_all(given, [passing.get(each, _NONE) for each in node.all_input_nodes])
         if name in contraction.CONVOLUTIONS:
             grouped = argument(node, "groups") not in (1, None) and argument(node, "bias") is None
             return given[0] if grouped else _NONE
@@ -243,6 +260,15 @@ class _Following:
         maps = [value.origin for value in found if value.origin is not None and not value.shared]
         if scales and maps:
             self.ends[str(scales[0])] = maps[0].path
+
+
+def _zero_in_all(zeros: Sequence[Units], carried: Sequence[Units]) -> Units:
+    """The units that are zero wherever they are carried, and carried somewhere."""
+    return frozenset(
+        unit
+        for unit in frozenset().union(*carried)
+        if all(unit in zero or unit not in units for zero, units in zip(zeros, carried, strict=True))
+    )
 
 
 def _is_zero_at_zero(node: Node, name: str) -> bool:

@@ -56,6 +56,7 @@ class Stack:
             must not read a value back to the host.
         device: where the stack lives.
         changes: tensors that `inputs` changes, such as its position in the data.
+        shared: all copies read the same inputs, which then have no axis of copies.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class Stack:
         inputs: Callable[[], Inputs],
         device: torch.device,
         changes: Sequence[Tensor] = (),
+        *,
+        shared: bool = False,
     ) -> None:
         forbid_tf32()
-        self.rates, self.inputs = rates, inputs
+        self.rates, self.inputs, self.shared = rates, inputs, shared
         self.template = copy.deepcopy(copies[0]).to("meta")
         self.bounds = _bounds(copies, device) if rates.offset_lr else {}
         parameters, buffers = stack_module_state(list(copies))
@@ -145,7 +148,7 @@ class Stack:
         return torch.vmap(one, in_dims=axes)(self.parameters, self.buffers, *inputs)
 
     def _step(self) -> None:
-        loss, penalty, *_ = self._forward(self.template, self.inputs(), shared=False)
+        loss, penalty, *_ = self._forward(self.template, self.inputs(), self.shared)
         # Each copy's loss depends on its own parameters only: the gradient of the sum is each one's gradient.
         objective = (loss + self.strength * penalty).sum()
         gradients = torch.autograd.grad(objective, list(self.parameters.values()))

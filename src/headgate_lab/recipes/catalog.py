@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, pretrained, sensitivity, sweep
+from headgate_lab.recipes import (
+    ablation,
+    autoencoder,
+    budget,
+    cifar,
+    dimension,
+    lenet,
+    link_prediction,
+    pretrained,
+    sensitivity,
+    sweep,
+)
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -10,6 +21,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         dimension.EXPERIMENT,
         sensitivity.EXPERIMENT,
+        link_prediction.EXPERIMENT,
         autoencoder.EXPERIMENT,
         lenet.EXPERIMENT,
         ablation.EXPERIMENT,

@@ -1,0 +1,210 @@
+"""Figure 4: which papers cite each other? A graph autoencoder with a gate on its embedding. Not measured yet.
+
+Cora, CiteSeer and PubMed; the encoder of torch_geometric's example (graph convolutions to 2d and to d channels), the
+inner product of two embeddings as the score of a pair, 1,000 epochs of Adam at 0.01. The paper shows curves of AUC
+and average precision (AP) against the dimension, without numbers, and says that DAM improves on the plain autoencoder.
+
+The test set is scored once, at the end of a run. A strength is to be chosen by `validation_auc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+import headgate as hg
+from headgate_lab.data.links import Rules
+from headgate_lab.data.planetoid import Graph, planetoid
+from headgate_lab.engine.job import Job, Metrics, Recipe
+from headgate_lab.engine.stacked import Rates
+from headgate_lab.models.graph_autoencoder import GraphEncoder, padded
+from headgate_lab.recipes.experiment import Experiment
+from headgate_lab.recipes.link_stack import WEIGHTS, LinkStack, compacted, dimensions, generator_of, quality
+
+DATASETS = ("cora", "citeseer", "pubmed")
+STRENGTHS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+STARTS = (16, 32, 64)
+# What strengths leave open, and the widths that they start from.
+MATCHED = (2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64)
+# Plain encoders narrower than these are stacked as if they were so wide.
+STACKED = (16, 32, 64)
+
+
+# Before and after what the gate has closed is removed physically.
+SCORES = ("validation_auc", "validation_ap", "auc", "ap", "compact_auc", "compact_ap")
+
+
+@dataclass(frozen=True)
+class LinkPrediction(Recipe):
+    """One autoencoder on one graph.
+
+    Attributes:
+        dataset: "cora", "citeseer" or "pubmed".
+        method: "gae", or "gae-dam" with a gate on the embedding, moved by Adam as everything else is.
+        width: channels of the embedding, before the gate closes any.
+        strength: of the gate.
+        hidden: units between the two convolutions.
+        steps: epochs as the paper counts them, each on the whole graph.
+        length: how many pieces they are divided into: metrics are kept for each.
+        split: whose rules divide the edges, see `headgate_lab.data.links`.
+    """
+
+    experiment: ClassVar[str] = "link_prediction"
+
+    dataset: str
+    method: str
+    width: int
+    strength: float
+    hidden: int
+    lr: float = 0.01
+    steps: int = 1_000
+    length: int = 50
+    split: Rules = "2021"
+
+    def __post_init__(self) -> None:
+        if self.steps % self.length:
+            raise ValueError(f"{self.steps} steps cannot be divided into {self.length} epochs")
+
+    @property
+    def setting(self) -> str:
+        """Dataset, method, width and what else sets it apart."""
+        hidden = "" if self.hidden == 2 * self.width else f", hidden {self.hidden}"
+        strength = f", strength {self.strength:g}" if self.is_gated else ""
+        return f"{self.dataset}, {self.method} from {self.width}{strength}{hidden}"
+
+    @property
+    def epochs(self) -> int:
+        """Pieces of the training."""
+        return self.length
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether there is a gate on the embedding."""
+        return self.method != "gae"
+
+    @property
+    def cohort(self) -> Hashable:
+        """All strengths may be trained side by side, and plain encoders of similar widths."""
+        width, hidden = self.stacked_widths
+        return replace(self, strength=0.0, width=width, hidden=hidden)
+
+    @property
+    def stacked_widths(self) -> tuple[int, int]:
+        """Width and hidden units that this recipe has beside others."""
+        if self.is_gated:
+            return self.width, self.hidden
+        wide, hidden = (next(w for w in (*STACKED, own) if w >= own) for own in (self.width, -(-self.hidden // 2)))
+        return wide, 2 * hidden
+
+    @classmethod
+    def start(cls, jobs: Sequence[Job], device: torch.device) -> LinkPredictions:
+        """Jobs of one seed, and so of one divided graph, in one stack."""
+        return LinkPredictions(jobs, device)
+
+
+class LinkPredictions:
+    """Jobs of one cohort: a stack for each seed."""
+
+    def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
+        self.seeds = [job.seed for job in jobs]
+        self.recipes = [job.recipe for job in jobs if isinstance(job.recipe, LinkPrediction)]
+        graph = planetoid(self.recipes[0].dataset)
+        self.stacks = {seed: self._stack(graph, seed, device) for seed in dict.fromkeys(self.seeds)}
+
+    def epoch(self) -> list[Metrics]:
+        """A piece of every training; dimension and the validation's AUC are those at its end."""
+        found = {seed: self._piece(stack) for seed, stack in self.stacks.items()}
+        return self._in_order(found)
+
+    def finish(self) -> list[Metrics]:
+        """Dimension, AUC and AP on both hidden sets, and what is left of them when closed channels are removed."""
+        found = {seed: self._results(seed, stack) for seed, stack in self.stacks.items()}
+        return self._in_order(found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All stacks'."""
+        return {str(seed): stack.state_dict() for seed, stack in self.stacks.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into all stacks."""
+        for seed, stack in self.stacks.items():
+            stack.load_state_dict(state[str(seed)])
+
+    def _stack(self, graph: Graph, seed: int, device: torch.device) -> LinkStack:
+        recipes, first = self._of(seed), self.recipes[0]
+        rates = Rates(
+            [recipe.lr for recipe in recipes],
+            [0.0] * len(recipes),
+            [recipe.strength for recipe in recipes],
+            first.steps,
+        )
+        encoders = [padded(encoder_of(one, graph, seed), *reversed(one.stacked_widths)) for one in recipes]
+        return LinkStack(graph, first.split, seed, encoders, rates, first.steps // first.length, device)
+
+    def _piece(self, stack: LinkStack) -> list[Metrics]:
+        losses, embeddings = stack.train(), stack.embeddings(in_test=False)
+        scores = [quality(embedding, stack.split.validation)[0] for embedding in embeddings]
+        columns = zip(losses, dimensions(embeddings), scores, strict=True)
+        return [{"loss": loss, "dimension": open_, "validation_auc": auc} for loss, open_, auc in columns]
+
+    def _results(self, seed: int, stack: LinkStack) -> list[Metrics]:
+        early, late = (stack.embeddings(in_test=in_test) for in_test in (False, True))
+        found = []
+        for number, (recipe, dimension) in enumerate(zip(self._of(seed), dimensions(late), strict=True)):
+            validation = quality(early[number], stack.split.validation)
+            test = quality(late[number], stack.split.test)
+            small = compacted(stack.encoder(number)) if recipe.is_gated else encoder_of(recipe, stack.graph, seed)
+            removed = quality(stack.embedding(small), stack.split.test) if recipe.is_gated else (None, None)
+            scores = dict(zip(SCORES, (*validation, *test, *removed), strict=True))
+            params = sum(parameter.numel() for parameter in small.parameters())
+            found.append({"dimension": dimension, **scores, "params": params})
+        return found
+
+    def _of(self, seed: int) -> list[LinkPrediction]:
+        return [recipe for recipe, own in zip(self.recipes, self.seeds, strict=True) if own == seed]
+
+    def _in_order(self, found: dict[int, list[Metrics]]) -> list[Metrics]:
+        """Each stack has its jobs in the order of all jobs."""
+        ahead = {seed: iter(metrics) for seed, metrics in found.items()}
+        return [next(ahead[seed]) for seed in self.seeds]
+
+
+def encoder_of(recipe: LinkPrediction, graph: Graph, seed: int) -> GraphEncoder:
+    """The encoder with the weights of a seed and the recipe's gate, if it has one."""
+    gate = hg.Gate(recipe.width, dim=-1) if recipe.is_gated else nn.Identity()
+    generator = generator_of(seed, WEIGHTS)
+    return GraphEncoder(graph.features.shape[1], recipe.hidden, recipe.width, gate, generator=generator)
+
+
+def plain(dataset: str, width: int, hidden: int | None = None) -> LinkPrediction:
+    """The autoencoder alone; twice as many hidden units as channels, as in torch_geometric's example, unless told."""
+    return LinkPrediction(dataset, "gae", width, 0.0, hidden or 2 * width)
+
+
+def gated(dataset: str, width: int, strength: float) -> LinkPrediction:
+    """The paper's."""
+    return LinkPrediction(dataset, "gae-dam", width, strength, 2 * width)
+
+
+def recipes() -> list[LinkPrediction]:
+    """Plain ones of matched widths, the same with the hidden layer of the widest, gated ones of every strength."""
+    found = []
+    for dataset in DATASETS:
+        found += [plain(dataset, width) for width in MATCHED]
+        found += [plain(dataset, width, 2 * STARTS[-1]) for width in MATCHED if width < STARTS[-1]]
+        found += [gated(dataset, width, strength) for width in STARTS for strength in STRENGTHS]
+    return found
+
+
+EXPERIMENT = Experiment(
+    id="link_prediction",
+    title="which papers cite each other: a graph autoencoder with a gate on its embedding",
+    place="Fig. 4",
+    seeds=5,
+    recipes=recipes,
+    together=8,
+)
