@@ -95,6 +95,20 @@ def last_axis() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), hg.Gate(8, dim=-1, scale="relative"), nn.ReLU(), nn.Linear(8, 3))
 
 
+class Mixing(nn.Module):
+    """Channels that pass through a product over another axis, as nodes read their neighbours, before the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bias = nn.Parameter(torch.empty(6, 8)), nn.Parameter(torch.empty(8))
+        self.gate, self.last = hg.Gate(8, dim=-1), nn.Parameter(torch.empty(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.softmax(x @ x.mT, -1)
+        x = self.gate(near @ (x @ self.first) + self.bias)
+        return (near @ x) @ self.last
+
+
 def one_on_each_way() -> nn.Module:
     """Two gates on two ways that read one layer: only what both closed can go."""
 
@@ -132,6 +146,7 @@ EXACT: dict[str, tuple[Build, Any, Callable[..., dict[str, list[int]]]]] = {
     "squeeze and excite": (excited, images(), lambda k: {"down.weight": [4, k], "up.weight": [k, 4]}),
     "depthwise": (depthwise, images(), lambda k: {"2.weight": [k, 1, 3, 3], "4.weight": [4, k, 1, 1]}),
     "one gate twice": (shared, rows(), lambda k: {"second.weight": [k, k], "out.weight": [3, k]}),
+    "passing products": (Mixing, tokens(), lambda k: {"first": [6, k], "bias": [k], "last": [k, 3], "gate.gain": [k]}),
     "last axis": (last_axis, tokens(), lambda k: {"0.weight": [k, 6], "3.weight": [3, k]}),
 }
 
@@ -276,6 +291,17 @@ REFUSED: dict[str, tuple[Build, Any, str]] = {
             lambda n, x: n.b(n.g(h := n.a(x))) + n.c(h), a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3),
             c=nn.Linear(8, 3),
         ), rows(), "gate 'g': c: linear: reads it where it is not closed, past the gate; let it",
+    ),
+    "read by a product past the gate": (
+        lambda: Net(
+            lambda n, x: (h := n.a(x)) @ (h.T @ n.b(n.g(h))), a=nn.Linear(6, 8), g=hg.Gate(8), b=nn.Linear(8, 3)
+        ), rows(), "gate 'g': root: matmul: reads it where it is not closed, past the gate; let it",
+    ),
+    "a product that mixes channels": (
+        lambda: Net(
+            lambda n, x: n.b((h := n.g(n.a(x))) @ torch.tanh(h.T @ h + 1)), a=nn.Linear(6, 8), g=hg.Gate(8),
+            b=nn.Linear(8, 3),
+        ), rows(), "gate 'g': root: add: does not send zero to zero",
     ),
     "a depthwise bias": (
         lambda: nn.Sequential(conv(3, 8), hg.Gate(8), conv(8, 8, groups=8), conv(8, 3)), images(),

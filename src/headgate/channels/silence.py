@@ -3,7 +3,8 @@
 A group's units can be removed if every layer that reads them reads zeros. So the zeros that some named tensors hold
 (a fixed scale, multiplied onto an activation) are followed through the graph: an operation in `KEEPS_ZERO` sends a
 channel of zeros to a channel of zeros, a product is zero where one factor is, a sum where all addends are, a matrix
-product along the axes that it does not sum over, and of anything else nothing is known. What the model returns counts as read, where it may become narrower at all.
+product along the axes that it does not sum over, and of anything else nothing is known. What the model returns counts
+as read, where it may become narrower at all.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ def test_names_of_runs() -> None:
 
 def test_what_runs_side_by_side() -> None:
     jobs = [Job(recipe, seed) for seed in range(2) for recipe in recipes() if recipe.dataset == "cora"]
-    for batch in batches(jobs, 8):
+    for batch in batches(jobs, 6):
         assert len({job.recipe.stacked_widths for job in batch}) == 1
         assert len({job.recipe.method for job in batch}) == 1
     strengths = [job for job in jobs if job.recipe.is_gated]
-    assert [{job.seed for job in batch} for batch in batches(strengths, 8)] == [{0}, {1}] * 3
+    assert [{job.seed for job in batch} for batch in batches(strengths, 6)] == [{0}, {1}] * 3
 
 
 @pytest.mark.parametrize(
