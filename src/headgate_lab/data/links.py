@@ -25,14 +25,14 @@ class NonEdges:
         self.before = taken - torch.arange(len(taken))
         self.nodes, self.count = nodes, nodes * nodes - len(taken)
 
-    def draw(self, *shape: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """First and second nodes of pairs drawn with replacement, in ascending order along the last axis."""
+    def draw(self, *shape: int, generator: torch.Generator) -> Tensor:
+        """Pairs drawn with replacement, (2, *shape), in ascending order along the last axis."""
         return self.pairs(torch.randint(self.count, shape, generator=generator).sort(dim=-1).values)
 
-    def pairs(self, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs of these ranks, from 0 to `count` - 1, among all there are."""
+    def pairs(self, ranks: Tensor) -> Tensor:
+        """The pairs of these ranks, from 0 to `count` - 1, among all there are; (2, …)."""
         keys = ranks + torch.searchsorted(self.before, ranks, right=True)
-        return keys // self.nodes, keys % self.nodes
+        return torch.stack([keys // self.nodes, keys % self.nodes])
 
 
 @dataclass(frozen=True)

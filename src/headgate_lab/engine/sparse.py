@@ -27,7 +27,7 @@ class SparseMatrix:
         self.rows, self.columns = _compressed(matrix), _compressed(matrix.T)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        return cast(Tensor, _Product.apply(x, self.rows, self.columns))
+        return _applied(_Product, x, self.rows, self.columns)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseMatrix:
         """It never changes, so one is enough; and torch cannot copy sparse tensors that way."""
@@ -54,15 +54,19 @@ class Pairs:
 
     def scores(self, embeddings: Tensor) -> Tensor:
         """The inner product of each pair's rows of `embeddings`, (nodes, n), in the order of the pairs."""
-        return cast(Tensor, _Scores.apply(embeddings, *vars(self).values()))
+        return _applied(_Scores, embeddings, *vars(self).values())
 
 
-def sorted_pairs(firsts: Tensor, seconds: Tensor, nodes: int) -> tuple[Tensor, ...]:
-    """The fields of `Pairs` for pairs in any order along the last axis; other axes stay."""
-    keys = (firsts * nodes + seconds).sort(dim=-1).values
+def sorted_pairs(pairs: Tensor, nodes: int) -> tuple[Tensor, ...]:
+    """The fields of `Pairs` for pairs, (2, …, n), in any order along the last axis; axes between stay."""
+    keys = (pairs[0] * nodes + pairs[1]).sort(dim=-1).values
     firsts, seconds = keys // nodes, keys % nodes
     turned, order = (seconds * nodes + firsts).sort(dim=-1)
     return (_starts(firsts, nodes), seconds.int(), _starts(turned // nodes, nodes), (turned % nodes).int(), order)
+
+
+def _applied(function: Any, *given: Tensor) -> Tensor:
+    return cast(Tensor, function.apply(*given))
 
 
 def _starts(ordered: Tensor, nodes: int) -> Tensor:
@@ -97,13 +101,13 @@ class _Product(torch.autograd.Function):
         ctx.columns = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return ctx.columns @ gradient, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None, None], x: Tensor, rows: Tensor, columns: Tensor) -> Any:
         beside = x.movedim(in_dims[0], 1)
-        product = _Product.apply(beside.reshape(len(beside), -1), rows, columns)
+        product = _applied(_Product, beside.reshape(len(beside), -1), rows, columns)
         return product.view(len(product), info.batch_size, -1), 1
 
 
@@ -115,14 +119,14 @@ class _Scores(torch.autograd.Function):
         z: Tensor, starts: Tensor, seconds: Tensor, back_starts: Tensor, back_seconds: Tensor, back_order: Tensor
     ) -> Tensor:
         where = _csr(starts, seconds, z.new_zeros(len(seconds)), (len(z), len(z)))
-        return torch.sparse.sampled_addmm(where, z, z.T, beta=0.0).values()
+        return cast(Tensor, torch.sparse.sampled_addmm(where, z, z.T, beta=0.0).values())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         z, starts, seconds, back_starts, back_seconds, back_order = ctx.saved_tensors
         forth = _csr(starts, seconds, gradient, (len(z), len(z)))
         back = _csr(back_starts, back_seconds, gradient[back_order], (len(z), len(z)))
@@ -131,4 +135,4 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, ...], z: Tensor, *pairs: Tensor) -> Any:
         # Pairs are the same for all copies, their values are not: no wide product, but the kernels are quick.
-        return torch.stack([_Scores.apply(one, *pairs) for one in z.movedim(in_dims[0], 0).contiguous()]), 0
+        return torch.stack([_applied(_Scores, one, *pairs) for one in z.movedim(in_dims[0], 0).contiguous()]), 0

@@ -19,7 +19,7 @@ from torch import nn
 import headgate as hg
 from headgate_lab.data.links import Rules
 from headgate_lab.data.planetoid import Graph, planetoid
-from headgate_lab.engine.job import Job, Metrics, Recipe
+from headgate_lab.engine.job import Job, Metrics, Recipe, later
 from headgate_lab.engine.stacked import Rates
 from headgate_lab.models.graph_autoencoder import GraphEncoder, padded
 from headgate_lab.recipes.experiment import Experiment
@@ -30,6 +30,8 @@ STRENGTHS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0)
 STARTS = (16, 32, 64)
 # What strengths leave open, and the widths that they start from.
 MATCHED = (2, 4, 6, 8, 12, 16, 32, 64)
+# Of our own recipe, and its rates' schedule.
+START, SEARCH = 32, 0.5
 # Plain encoders narrower than these are stacked as if they were so wide.
 STACKED = (16, 32, 64)
 
@@ -44,13 +46,17 @@ class LinkPrediction(Recipe):
 
     Attributes:
         dataset: "cora", "citeseer" or "pubmed".
-        method: "gae", or "gae-dam" with a gate on the embedding, moved by Adam as everything else is.
+        method: "gae", without a gate; "gae-dam", with a plain mask on the embedding, its offset moved by Adam as
+            everything else is; "ours", with a relative mask, its offset moved by headgate's bounded update.
         width: channels of the embedding, before the gate closes any.
         strength: of the gate.
         hidden: units between the two convolutions.
         steps: epochs as the paper counts them, each on the whole graph.
         length: how many pieces they are divided into: metrics are kept for each.
         split: whose rules divide the edges, see `headgate_lab.data.links`.
+        offset_lr: the most that the offset moves in a step of the bounded update.
+        floor: how many channels that update leaves open at least: with a large strength, the dimension.
+        search: the fraction of the steps in which offsets move; after it the rate falls to 0, also without a gate.
     """
 
     experiment: ClassVar[str] = "link_prediction"
@@ -64,6 +70,9 @@ class LinkPrediction(Recipe):
     steps: int = 1_000
     length: int = 50
     split: Rules = "2021"
+    offset_lr: float = later(0.0)
+    floor: int = later(0)
+    search: float = later(1.0)
 
     def __post_init__(self) -> None:
         if self.steps % self.length:
@@ -74,7 +83,9 @@ class LinkPrediction(Recipe):
         """Dataset, method, width and what else sets it apart."""
         hidden = "" if self.hidden == 2 * self.width else f", hidden {self.hidden}"
         strength = f", strength {self.strength:g}" if self.is_gated else ""
-        return f"{self.dataset}, {self.method} from {self.width}{strength}{hidden}"
+        floor = f", floor {self.floor}" if self.floor else ""
+        search = f", search {self.search:g}" if self.search < 1 else ""
+        return f"{self.dataset}, {self.method} from {self.width}{strength}{hidden}{floor}{search}"
 
     @property
     def epochs(self) -> int:
@@ -88,9 +99,9 @@ class LinkPrediction(Recipe):
 
     @property
     def cohort(self) -> Hashable:
-        """All strengths may be trained side by side, and plain encoders of similar widths."""
+        """All strengths and floors may be trained side by side, and plain encoders of similar widths."""
         width, hidden = self.stacked_widths
-        return replace(self, strength=0.0, width=width, hidden=hidden)
+        return replace(self, strength=0.0, floor=0, width=width, hidden=hidden)
 
     @property
     def stacked_widths(self) -> tuple[int, int]:
@@ -141,6 +152,8 @@ class LinkPredictions:
             [0.0] * len(recipes),
             [recipe.strength for recipe in recipes],
             first.steps,
+            first.offset_lr,
+            first.search,
         )
         encoders = [padded(encoder_of(one, graph, seed), *reversed(one.stacked_widths)) for one in recipes]
         return LinkStack(graph, first.split, seed, encoders, rates, first.steps // first.length, device)
@@ -153,7 +166,7 @@ class LinkPredictions:
 
     def _results(self, seed: int, stack: LinkStack) -> list[Metrics]:
         early, late = (stack.embeddings(in_test=in_test) for in_test in (False, True))
-        found = []
+        found: list[Metrics] = []
         for number, (recipe, dimension) in enumerate(zip(self._of(seed), dimensions(late), strict=True)):
             validation = quality(early[number], stack.split.validation)
             test = quality(late[number], stack.split.test)
@@ -175,14 +188,17 @@ class LinkPredictions:
 
 def encoder_of(recipe: LinkPrediction, graph: Graph, seed: int) -> GraphEncoder:
     """The encoder with the weights of a seed and the recipe's gate, if it has one."""
-    gate = hg.Gate(recipe.width, dim=-1) if recipe.is_gated else nn.Identity()
+    gate: nn.Module = nn.Identity()
+    if recipe.is_gated:
+        scale = "relative" if recipe.method == "ours" else "plain"
+        gate = hg.Gate(recipe.width, dim=-1, scale=scale, floor=recipe.floor)
     generator = generator_of(seed, WEIGHTS)
     return GraphEncoder(graph.features.shape[1], recipe.hidden, recipe.width, gate, generator=generator)
 
 
-def plain(dataset: str, width: int, hidden: int | None = None) -> LinkPrediction:
+def plain(dataset: str, width: int, hidden: int | None = None, *, search: float = 1.0) -> LinkPrediction:
     """The autoencoder alone; twice as many hidden units as channels, as in torch_geometric's example, unless told."""
-    return LinkPrediction(dataset, "gae", width, 0.0, hidden or 2 * width)
+    return LinkPrediction(dataset, "gae", width, 0.0, hidden or 2 * width, search=search)
 
 
 def gated(dataset: str, width: int, strength: float) -> LinkPrediction:
@@ -190,13 +206,20 @@ def gated(dataset: str, width: int, strength: float) -> LinkPrediction:
     return LinkPrediction(dataset, "gae-dam", width, strength, 2 * width)
 
 
+def budgeted(dataset: str, floor: int) -> LinkPrediction:
+    """Ours: to a given dimension within the first half of the training; the second half is for the weights."""
+    return LinkPrediction(dataset, "ours", START, 1.0, 2 * START, offset_lr=0.02, floor=floor, search=SEARCH)
+
+
 def recipes() -> list[LinkPrediction]:
-    """Plain ones of matched widths, the same with the hidden layer of the widest, gated ones of every strength."""
+    """Plain ones of matched widths, also with the hidden layers that gated ones have; the paper's; ours."""
     found = []
     for dataset in DATASETS:
         found += [plain(dataset, width) for width in MATCHED]
-        found += [plain(dataset, width, 2 * STARTS[-1]) for width in MATCHED if width < STARTS[-1]]
-        found += [gated(dataset, width, strength) for width in STARTS for strength in STRENGTHS]
+        found += [plain(dataset, width, 2 * start) for start in STARTS for width in MATCHED if width < start]
+        found += [gated(dataset, start, strength) for start in STARTS for strength in STRENGTHS]
+        found += [budgeted(dataset, width) for width in MATCHED if width < START]
+        found += [plain(dataset, width, 2 * START, search=SEARCH) for width in MATCHED if width < START]
     return found
 
 

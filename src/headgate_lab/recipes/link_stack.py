@@ -86,7 +86,7 @@ class LinkStack:
             SparseMatrix(normalised_adjacency(edges, graph.nodes).to(device))
             for edges in (self.split.train, self.split.seen_in_test)
         )
-        edges = Pairs(*(part.to(device) for part in sorted_pairs(*self.split.train, graph.nodes)))
+        edges = Pairs(*(part.to(device) for part in sorted_pairs(self.split.train, graph.nodes)))
         losses = [LinkLoss(encoder, self.features, self.adjacency, edges) for encoder in encoders]
         self.position = torch.zeros(1, dtype=torch.long, device=device)
         self.non_edges = self._drawn()
@@ -112,7 +112,8 @@ class LinkStack:
     @torch.no_grad()
     def embedding(self, encoder: nn.Module) -> Tensor:
         """Of all nodes by any encoder, from the edges that it may see in the exam."""
-        return Embedding(encoder.to(self.device), self.features, self.adjacency_in_test)()
+        found: Tensor = Embedding(encoder.to(self.device), self.features, self.adjacency_in_test)()
+        return found
 
     def encoder(self, number: int) -> GraphEncoder:
         """One encoder, as a module of its own."""
@@ -133,7 +134,7 @@ class LinkStack:
         """The non-edges of the next piece, a line a step."""
         generator = generator_of(self.seed, DRAWS + self.done)
         pairs = self.split.non_edges.draw(self.steps, self.split.draws, generator=generator)
-        return tuple(part.to(self.device) for part in sorted_pairs(*pairs, self.graph.nodes))
+        return tuple(part.to(self.device) for part in sorted_pairs(pairs, self.graph.nodes))
 
     def _next(self) -> tuple[Tensor, ...]:
         chosen = tuple(part.index_select(0, self.position)[0] for part in self.non_edges)

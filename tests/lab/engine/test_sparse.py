@@ -56,7 +56,7 @@ def test_a_matrix_is_its_own_copy() -> None:
 
 def test_scores_of_pairs_and_their_gradient() -> None:
     pairs, z, weight = some_pairs(), numbers(NODES, 3).requires_grad_(), numbers(8, seed=1)
-    scores = Pairs(*sorted_pairs(*pairs, NODES)).scores(z)
+    scores = Pairs(*sorted_pairs(pairs, NODES)).scores(z)
     first, second = in_order(pairs)
     plain = (z[first] * z[second]).sum(1)
     torch.testing.assert_close(scores, plain)
@@ -66,7 +66,7 @@ def test_scores_of_pairs_and_their_gradient() -> None:
 
 def test_scores_of_stacked_embeddings() -> None:
     pairs, z, weight = some_pairs(), numbers(4, NODES, 3).requires_grad_(), numbers(4, 8, seed=1)
-    fields = sorted_pairs(*pairs, NODES)
+    fields = sorted_pairs(pairs, NODES)
     scores = torch.vmap(lambda one: Pairs(*fields).scores(one))(z)
     first, second = in_order(pairs)
     plain = (z[:, first] * z[:, second]).sum(-1)
@@ -77,7 +77,7 @@ def test_scores_of_stacked_embeddings() -> None:
 
 def test_several_lists_of_pairs_are_sorted_at_once() -> None:
     lists = torch.stack([some_pairs(), some_pairs().flip(0)], dim=1)
-    together = sorted_pairs(*lists, NODES)
+    together = sorted_pairs(lists, NODES)
     for number in range(2):
-        alone = sorted_pairs(*lists[:, number], NODES)
+        alone = sorted_pairs(lists[:, number], NODES)
         assert all(torch.equal(part[number], own) for part, own in zip(together, alone, strict=True))
