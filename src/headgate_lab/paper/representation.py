@@ -48,7 +48,11 @@ _GAE = {"width": 16, "hidden": 32}
 LINK_PREDICTION = tuple(
     Number(metric, {"dataset": dataset, **_GAE, **setting}, place)
     for dataset, place in (("cora", "Fig. 4 (a)"), ("citeseer", "Fig. 4 (b)"), ("pubmed", "Fig. 4 (c)"))
-    for setting in ({"method": "gae"}, {"method": "gae-dam", "strength": 0.01}, {"method": "gae-dam", "strength": 5.0})
+    for setting in (
+        {"method": "gae", "strength": 0.0},
+        {"method": "gae-dam", "strength": 0.01},
+        {"method": "gae-dam", "strength": 5.0},
+    )
     for metric in ("dimension", "auc", "ap", "validation_auc")
 )
 

@@ -139,7 +139,6 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
         ("curves", "pruned", "accuracy"),
         ("cifar", "params", "accuracy"),
         ("tinyimagenet", "pruned_channels", "accuracy"),
-        ("link_prediction", "dimension", "auc"),
     ],
 )
 def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: Path) -> None:
@@ -151,6 +150,25 @@ def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: P
     assert [axes.get_title() for axes in panels] == ["one", "two"]
     ((across, upwards),) = lines(panels[0]).values()
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
+
+
+def test_link_prediction_has_a_star_where_validation_chooses(tmp_path: Path) -> None:
+    for seed in range(2):
+        for width, hidden, auc in ((4, 8, 0.8), (8, 16, 0.9), (8, 32, 0.95)):
+            config = {"dataset": "cora", "method": "gae", "width": width, "strength": 0.0, "hidden": hidden}
+            final = {"dimension": width, "auc": auc, "ap": auc - 0.1, "validation_auc": auc}
+            write(tmp_path, "link_prediction", config, seed, final)
+        for strength, dimension, auc, validation in ((0.1, 6, 0.7, 0.9), (1.0, 3, 0.85, 0.8)):
+            config = {"dataset": "cora", "method": "gae-dam", "width": 16, "strength": strength, "hidden": 32}
+            final = {"dimension": dimension + seed, "auc": auc, "ap": auc, "validation_auc": validation}
+            write(tmp_path, "link_prediction", config, seed, final)
+    auc, ap = drawn(tmp_path, "link_prediction").axes
+    assert lines(auc)["GAE"] == ([4.0, 8.0], pytest.approx([0.8, 0.9]))
+    assert lines(ap)["GAE"][1] == pytest.approx([0.7, 0.8])
+    assert lines(auc)["GAE, 32 hidden units"] == ([8.0], pytest.approx([0.95]))
+    assert lines(auc)["GAE-DAM from 16"] == ([3.5, 6.5], pytest.approx([0.85, 0.7]))
+    stars = [(line.get_xdata()[0], line.get_ydata()[0]) for line in auc.lines if line.get_marker() == "*"]
+    assert stars == [(6.5, pytest.approx(0.7))]  # not the better one in the test
 
 
 def test_losses_of_every_epoch(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ LABELS = {
     "params": "parameters",
     "pruned": "parameters pruned (%)",
     "pruned_channels": "channels pruned (%)",
-    "auc": "AUC",
 }
 # A method looks the same in every panel, whichever others stand beside it.
 COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4", "naive": "C0"}
@@ -86,9 +85,6 @@ cifar = partial(
 )
 tinyimagenet = partial(
     tradeoff, experiment="tinyimagenet", x="pruned_channels", y="accuracy", panels=("dataset",), series=("method",)
-)
-link_prediction = partial(
-    tradeoff, experiment="link_prediction", x="dimension", y="auc", panels=("dataset",), series=("method",)
 )
 sweep = partial(
     tradeoff, experiment="sweep", x="strength", y="accuracy", panels=("network", "optimizer"), series=("method",)
