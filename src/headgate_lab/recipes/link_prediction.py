@@ -29,13 +29,11 @@ DATASETS = ("cora", "citeseer", "pubmed")
 STRENGTHS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0)
 STARTS = (16, 32, 64)
 # What strengths leave open, and the widths that they start from.
-MATCHED = (2, 4, 6, 8, 12, 16, 32, 64)
-# Of our own recipe, and its rates' schedule.
-START, SEARCH = 32, 0.5
+MATCHED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32, 64)
+# Of our own recipe: where it starts, when its rates begin to fall, and its dimensions.
+START, SEARCH, FLOORS = 32, 0.5, (2, 4, 6, 8, 12, 16)
 # Plain encoders narrower than these are stacked as if they were so wide.
 STACKED = (16, 32, 64)
-
-
 # Before and after what the gate has closed is removed physically.
 SCORES = ("validation_auc", "validation_ap", "auc", "ap", "compact_auc", "compact_ap")
 
@@ -218,8 +216,8 @@ def recipes() -> list[LinkPrediction]:
         found += [plain(dataset, width) for width in MATCHED]
         found += [plain(dataset, width, 2 * start) for start in STARTS for width in MATCHED if width < start]
         found += [gated(dataset, start, strength) for start in STARTS for strength in STRENGTHS]
-        found += [budgeted(dataset, width) for width in MATCHED if width < START]
-        found += [plain(dataset, width, 2 * START, search=SEARCH) for width in MATCHED if width < START]
+        found += [budgeted(dataset, floor) for floor in FLOORS]
+        found += [plain(dataset, floor, 2 * START, search=SEARCH) for floor in FLOORS]
     return found
 
 
@@ -229,5 +227,5 @@ EXPERIMENT = Experiment(
     place="Fig. 4",
     seeds=5,
     recipes=recipes,
-    together=6,
+    together=12,
 )

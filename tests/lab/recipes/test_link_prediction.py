@@ -58,7 +58,7 @@ def test_names_of_runs() -> None:
 
 def test_what_runs_side_by_side() -> None:
     found = [recipe for recipe in recipes() if recipe.dataset == "cora"]
-    for batch in batches([Job(recipe, seed) for seed in range(2) for recipe in found], 6):
+    for batch in batches([Job(recipe, seed) for seed in range(2) for recipe in found], 12):
         alike = [job.recipe for job in batch if isinstance(job.recipe, LinkPrediction)]
         assert len({(recipe.method, recipe.stacked_widths) for recipe in alike}) == 1
     strengths = [Job(recipe, seed) for seed in range(2) for recipe in found if recipe.is_gated]
