@@ -8,7 +8,7 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import by_fields, plain, points
+from headgate_lab.report.figures.drawing import Pair, by_fields, plain, points
 from headgate_lab.report.runs import ReportError, Runs
 
 METRICS = {"auc": "test AUC", "ap": "test AP"}
@@ -16,24 +16,27 @@ GATED = {"gae-dam": "GAE-DAM", "ours": "ours"}
 
 
 def link_prediction(groups: Sequence[Runs]) -> Figure:
-    """A column a dataset; the strength that validation chooses from each starting width has a star."""
+    """A column a dataset: AUC and AP, a star where validation chooses a strength, and the gain over plain ones."""
     found = by_fields(groups, ("dataset",))
-    figure = Figure(figsize=(5.5 * len(found), 8), layout="constrained")
-    panels = figure.subplots(len(METRICS), len(found), squeeze=False)
+    figure = Figure(figsize=(5.5 * len(found), 11.5), layout="constrained")
+    panels = figure.subplots(len(METRICS) + 1, len(found), squeeze=False)
     drawn = False
     for column, ((dataset,), alike) in enumerate(found.items()):
-        for axes, (metric, words) in zip(panels[:, column], METRICS.items(), strict=True):
-            drawn |= _draw(axes, alike, metric)
+        lines: dict[str, list[Runs]] = {}
+        for group in alike:
+            lines.setdefault(_name(group), []).append(group)
+        for axes, (metric, words) in zip(panels[:-1, column], METRICS.items(), strict=True):
+            drawn |= _draw(axes, lines, metric)
             plain(axes, title=str(dataset), xlabel="dimension", ylabel=words)
+        _draw_gains(panels[-1, column], lines, alike)
+        ylabel = "test AUC minus that of GAE: same seed,\ndimension, hidden layer and rates"
+        plain(panels[-1, column], title=str(dataset), xlabel="dimension", ylabel=ylabel)
     if not drawn:
         raise ReportError("the records of link_prediction lack dimension, auc and ap")
     return figure
 
 
-def _draw(axes: Axes, groups: Sequence[Runs], metric: str) -> bool:
-    lines: dict[str, list[Runs]] = {}
-    for group in groups:
-        lines.setdefault(_name(group), []).append(group)
+def _draw(axes: Axes, lines: dict[str, list[Runs]], metric: str) -> bool:
     drawn = False
     for number, (name, alike) in enumerate(lines.items()):
         drawn |= points(axes, (group.finals("dimension", metric) for group in alike), f"C{number}", name)
@@ -47,10 +50,41 @@ def _draw(axes: Axes, groups: Sequence[Runs], metric: str) -> bool:
     return drawn
 
 
+def _draw_gains(axes: Axes, lines: dict[str, list[Runs]], groups: Sequence[Runs]) -> None:
+    axes.axhline(0, color="0.7", linewidth=0.8)
+    for number, (name, alike) in enumerate(lines.items()):
+        if alike[0].config.get("method") in GATED:
+            points(axes, (gains(group, groups, "auc") for group in alike), f"C{number}", name)
+
+
 def chosen(groups: Sequence[Runs]) -> Runs | None:
     """The recipe with the best mean AUC on the validation's edges; the test's have no say."""
     known = [(fmean(scores), group) for group in groups if (scores := group.final("validation_auc"))]
     return max(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def gains(gated: Runs, groups: Sequence[Runs], metric: str) -> Pair:
+    """The dimensions of gated runs, and by how much each is better than the plain run that is like it.
+
+    That is the one with the same hidden layer, schedule of rates and seed whose width is that dimension; runs without
+    such a twin are left out.
+    """
+    alike = ("dataset", "hidden", "search")
+    twins = {
+        (group.config.get("width"), record["seed"]): record["metrics"]["final"].get(metric)
+        for group in groups
+        if group.config.get("method") == "gae"
+        and all(group.config.get(name) == gated.config.get(name) for name in alike)
+        for record in group.records
+    }
+    dimensions, differences = [], []
+    for record in gated.records:
+        final = record["metrics"]["final"]
+        twin = twins.get((final.get("dimension"), record["seed"]))
+        if twin is not None and final.get(metric) is not None:
+            dimensions.append(final["dimension"])
+            differences.append(final[metric] - twin)
+    return dimensions, differences
 
 
 def _name(group: Runs) -> str:
