@@ -28,8 +28,10 @@ from headgate_lab.recipes.link_stack import WEIGHTS, LinkStack, compacted, dimen
 DATASETS = ("cora", "citeseer", "pubmed")
 STRENGTHS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0)
 STARTS = (16, 32, 64)
-# What strengths leave open, and the widths that they start from.
-MATCHED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32, 64)
+# The example's encoder at several widths, with twice as many hidden units.
+WIDTHS = (2, 4, 6, 8, 12, 16, 32, 64)
+# What strengths leave open, mostly: plain encoders of these widths have the hidden layer of the gated ones.
+MATCHED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 # Of our own recipe: where it starts, when its rates begin to fall, and its dimensions.
 START, SEARCH, FLOORS = 32, 0.5, (2, 4, 6, 8, 12, 16)
 # Plain encoders narrower than these are stacked as if they were so wide.
@@ -213,7 +215,7 @@ def recipes() -> list[LinkPrediction]:
     """Plain ones of matched widths, also with the hidden layers that gated ones have; the paper's; ours."""
     found = []
     for dataset in DATASETS:
-        found += [plain(dataset, width) for width in MATCHED]
+        found += [plain(dataset, width) for width in WIDTHS]
         found += [plain(dataset, width, 2 * start) for start in STARTS for width in MATCHED if width < start]
         found += [gated(dataset, start, strength) for start in STARTS for strength in STRENGTHS]
         found += [budgeted(dataset, floor) for floor in FLOORS]
