@@ -12,22 +12,25 @@ from headgate_lab.report.figures.drawing import Pair, by_fields, plain, points
 from headgate_lab.report.runs import ReportError, Runs
 
 METRICS = {"auc": "test AUC", "ap": "test AP"}
+LOWEST = 0.7
 GATED = {"gae-dam": "GAE-DAM", "ours": "ours"}
 
 
 def link_prediction(groups: Sequence[Runs]) -> Figure:
-    """A column a dataset: AUC and AP, a star where validation chooses a strength, and the gain over plain ones."""
+    """A column a dataset: AUC and AP, a star where validation chooses a strength, and the gain over plain ones.
+
+    A gate that has closed everything scores 0.5; such points lie below the panels.
+    """
     found = by_fields(groups, ("dataset",))
     figure = Figure(figsize=(5.5 * len(found), 11.5), layout="constrained")
     panels = figure.subplots(len(METRICS) + 1, len(found), squeeze=False)
-    drawn = False
+    drawn, names = False, dict.fromkeys(map(_name, groups))
     for column, ((dataset,), alike) in enumerate(found.items()):
-        lines: dict[str, list[Runs]] = {}
-        for group in alike:
-            lines.setdefault(_name(group), []).append(group)
+        # By name, with the same colour in every panel.
+        lines = {name: [group for group in alike if _name(group) == name] for name in names}
         for axes, (metric, words) in zip(panels[:-1, column], METRICS.items(), strict=True):
             drawn |= _draw(axes, lines, metric)
-            plain(axes, title=str(dataset), xlabel="dimension", ylabel=words)
+            plain(axes, title=str(dataset), xlabel="dimension", ylabel=words, ylim=(LOWEST, None))
         _draw_gains(panels[-1, column], lines, alike)
         ylabel = "test AUC minus that of GAE: same seed,\ndimension, hidden layer and rates"
         plain(panels[-1, column], title=str(dataset), xlabel="dimension", ylabel=ylabel)
@@ -53,7 +56,7 @@ def _draw(axes: Axes, lines: dict[str, list[Runs]], metric: str) -> bool:
 def _draw_gains(axes: Axes, lines: dict[str, list[Runs]], groups: Sequence[Runs]) -> None:
     axes.axhline(0, color="0.7", linewidth=0.8)
     for number, (name, alike) in enumerate(lines.items()):
-        if alike[0].config.get("method") in GATED:
+        if alike and alike[0].config.get("method") in GATED:
             points(axes, (gains(group, groups, "auc") for group in alike), f"C{number}", name)
 
 
