@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -190,7 +190,7 @@ def encoder_of(recipe: LinkPrediction, graph: Graph, seed: int) -> GraphEncoder:
     """The encoder with the weights of a seed and the recipe's gate, if it has one."""
     gate: nn.Module = nn.Identity()
     if recipe.is_gated:
-        scale = "relative" if recipe.method == "ours" else "plain"
+        scale: Literal["plain", "relative"] = "relative" if recipe.method == "ours" else "plain"
         gate = hg.Gate(recipe.width, dim=-1, scale=scale, floor=recipe.floor)
     generator = generator_of(seed, WEIGHTS)
     return GraphEncoder(graph.features.shape[1], recipe.hidden, recipe.width, gate, generator=generator)
