@@ -1,10 +1,21 @@
-"""Figure 4: which papers cite each other? A graph autoencoder with a gate on its embedding. Not measured yet.
+"""Figure 4: which papers cite each other? A graph autoencoder with a gate on its embedding.
 
 Cora, CiteSeer and PubMed; the encoder of torch_geometric's example (graph convolutions to 2d and to d channels), the
 inner product of two embeddings as the score of a pair, 1,000 epochs of Adam at 0.01. The paper shows curves of AUC
 and average precision (AP) against the dimension, without numbers, and says that DAM improves on the plain autoencoder.
 
-The test set is scored once, at the end of a run. A strength is to be chosen by `validation_auc`.
+Ours, Cora and CiteSeer, seeds 0 to 4, on a CPU, by the paper's settings from 16 channels: at equal dimension it does.
+Against a plain encoder of that width, with the same hidden layer, split, negatives and seed, the test AUC is higher
+by 0.010 (Cora) and 0.015 (CiteSeer) at 5 to 8 channels, in 20 of 20 runs, and by 0.018 and 0.037 at 1 to 3 channels,
+in 28 of 30; AP by 0.005 and 0.012, and 0.011 and 0.028. Against the example's narrower hidden layers the gain is much
+the same. It does not improve on all 16 channels: the strength that validation chooses, 0.01, leaves 6.8 of them and an
+AUC of 0.894 (Cora) and 0.860 (CiteSeer); plain ones with 16 have 0.896 and 0.871. Strength 5 closes the gate: no
+channel, an AUC of 0.5. With the closed channels removed AUC and AP are the same in every run. Starting widths 32 and
+64 and our own recipe (a relative mask and a budget on the dimension) are not measured yet over five seeds.
+
+The test set is scored once, at the end of a run; a strength is to be chosen by `validation_auc`. Scores are not sent
+through a sigmoid, whose rounding makes ties. `split="today"` follows today's `RandomLinkSplit` instead of the rules of
+2021.
 """
 
 from __future__ import annotations
