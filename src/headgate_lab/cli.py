@@ -12,7 +12,7 @@ from typing import NoReturn
 from headgate_lab import commands, report_commands, run_commands
 from headgate_lab.version import installed_version
 
-LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
+LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy", "PIL"})
 
 
 class Parser(argparse.ArgumentParser):
