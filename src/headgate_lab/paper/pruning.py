@@ -46,11 +46,11 @@ _PERMUTATION = {
 
 def _permutation() -> tuple[Number, ...]:
     """Run 1 of the paper stands beside our seed 0, and so on."""
-    numbers = []
+    numbers, setting = [], {**_PRUNED, "order": "random"}
     for metric, (*runs, relative) in _PERMUTATION.items():
         for seed, text in enumerate(runs):
-            numbers.append(Number(metric, {**_PRUNED, "seed": seed}, "tab:permutation_invariance", text))
-        numbers.append(Number(metric, _PRUNED, "tab:permutation_invariance", relative, statistic="relative sd"))
+            numbers.append(Number(metric, {**setting, "seed": seed}, "tab:permutation_invariance", text))
+        numbers.append(Number(metric, setting, "tab:permutation_invariance", relative, statistic="relative sd"))
     return tuple(numbers)
 
 

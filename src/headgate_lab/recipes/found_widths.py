@@ -54,7 +54,7 @@ class FoundWidths:
     def finish(self, number: int, network: Network) -> Metrics:
         """As of any network."""
         recipe = cast(Classification, self.jobs[number].recipe)
-        return results(network, full_size(recipe), self.test, self.example)
+        return results(network, full_size(recipe), self.test, self.example, recipe.further)
 
 
 def drawn_anew_(model: nn.Module, seed: int) -> None:

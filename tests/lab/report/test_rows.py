@@ -173,17 +173,14 @@ def test_a_metric_of_the_wrong_kind_is_named(experiment: str, value: Any, tmp_pa
 def test_the_paper_runs_of_permutation_are_our_seeds(tmp_path: Path) -> None:
     config = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4}
     for seed, accuracy in enumerate((90.0, 92.0, 94.0)):
-        write(tmp_path, "permutation", config, seed, {"accuracy": accuracy})
+        write(tmp_path, "permutation", config | {"order": "random"}, seed, {"accuracy": accuracy})
+        write(tmp_path, "permutation", config | {"order": "index"}, seed, {"accuracy": 50.0})
     table = found(tmp_path, "permutation")
-    assert [row.ours for row in table if (row.metric, row.statistic) == ("accuracy", "mean")] == [
-        90,
-        92,
-        94,
-        None,
-        None,
-    ]
-    spread = pick(table, "accuracy", "relative sd")
+    printed = [row for row in table if row.place and (row.metric, row.statistic) == ("accuracy", "mean")]
+    assert [row.ours for row in printed] == [90, 92, 94, None, None]
+    spread = pick(table, "accuracy", "relative sd", order="random")
     assert (spread.paper, spread.sd, spread.n) == (0.0024, None, 3)
+    assert pick(table, "accuracy", "relative sd", order="index").ours == 0
     assert spread.ours == pytest.approx(2 / 92)
 
 
