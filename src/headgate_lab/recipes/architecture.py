@@ -1,0 +1,64 @@
+"""Pruned architectures (announced for Appendix E4): what large strengths and small budgets leave of PreResNet-164.
+
+The widths of all layers and streams are recorded; `headgate figure architecture` draws them, blocks that are gone
+shaded. On CIFAR-10, 60 epochs. Not measured yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+import headgate as hg
+from headgate_lab.engine.images import Resident
+from headgate_lab.engine.job import Metrics
+from headgate_lab.outlining import outline
+from headgate_lab.recipes.cifar import CLASSES, NETWORKS, Cifar, Dataset, NetworkName
+from headgate_lab.recipes.experiment import Experiment
+
+STRENGTHS = (1.0, 2.0)
+# 5 and 2 % of the network's parameters.
+SIZES = (85_000, 34_000)
+
+
+@dataclass(frozen=True)
+class Architecture(Cifar):
+    """One network."""
+
+    experiment: ClassVar[str] = "architecture"
+
+    length: int = field(default=60, kw_only=True)
+
+    def further(self, small: nn.Module, test: Resident) -> Metrics:
+        """Its outline, and the number of layers that are left and that are gone."""
+        pixels = test.normalised(test.images[:2], torch.float32).cpu()
+        found = outline(*_full(self.network, self.dataset, pixels.shape), small)
+        gone = sum(layer.after == 0 for layer in found.layers)
+        return {"layers_left": len(found.layers) - gone, "layers_gone": gone, **found.as_json()}
+
+
+@cache
+def _full(network: NetworkName, dataset: Dataset, shape: torch.Size) -> tuple[hg.Plan, nn.Module]:
+    """The plan of the full network, found once, and the network."""
+    with torch.random.fork_rng(devices=[]):
+        full = NETWORKS[network](CLASSES[dataset], 1.0)
+        example: Tensor = torch.randn(shape)
+    return hg.find_groups(full, example), full
+
+
+def recipes() -> Sequence[Architecture]:
+    """The paper's way at large strengths, ours at small sizes."""
+    theirs = [
+        Architecture("preresnet164", "cifar10", "paper", strength, lr=0.05, weight_decay=1e-3) for strength in STRENGTHS
+    ]
+    return [*theirs, *(Architecture("preresnet164", "cifar10", "ours", params=size) for size in SIZES)]
+
+
+EXPERIMENT = Experiment(
+    "architecture", "what is left of a network, layer by layer", "Appendix E4", 1, recipes, together=4
+)
