@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
+from headgate_lab.report.figures.architecture import architecture
 from headgate_lab.report.figures.autoencoder import autoencoder
 from headgate_lab.report.figures.dimension import dimension
 from headgate_lab.report.figures.lenet import lenet
+from headgate_lab.report.figures.likeness import likeness
 from headgate_lab.report.figures.losses import losses
 from headgate_lab.report.figures.sensitivity import sensitivity
 from headgate_lab.report.figures.tradeoff import cifar, curves, link_prediction, pretrained, sweep, tinyimagenet
@@ -25,6 +27,8 @@ FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
     "stability": losses,
     "lenet": lenet,
     "cifar": cifar,
+    "cka": likeness,
+    "architecture": architecture,
     "tinyimagenet": tinyimagenet,
     "sweep": sweep,
     "pretrained": pretrained,
