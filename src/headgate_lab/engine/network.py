@@ -25,7 +25,7 @@ OF_GATES = "headgate_"
 class Optimization:
     """How weights move. `rate` gives the factor on the learning rate for an epoch, counted from 0, of so many."""
 
-    kind: Literal["sgd", "adam"]
+    kind: Literal["sgd", "adam", "adamw"]
     lr: float
     weight_decay: float
     rate: Callable[[int, int], float]
@@ -175,8 +175,9 @@ def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:
 def _optimizer(how: Optimization, groups: list[dict[str, Any]], device: torch.device) -> Optimizer:
     captured = device.type == "cuda"
     rate: Any = torch.tensor(how.lr, device=device) if captured else how.lr
-    if how.kind == "adam":
-        return torch.optim.Adam(groups, lr=rate, weight_decay=how.weight_decay, fused=captured, capturable=captured)
+    if how.kind != "sgd":
+        adam = torch.optim.Adam if how.kind == "adam" else torch.optim.AdamW
+        return adam(groups, lr=rate, weight_decay=how.weight_decay, fused=captured, capturable=captured)
     return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=how.weight_decay, fused=captured)
 
 
