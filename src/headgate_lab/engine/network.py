@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -156,14 +156,29 @@ def precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
-@torch.no_grad()
+class Score(NamedTuple):
+    """The mean cross entropy of images, and the percentage that is classified rightly."""
+
+    loss: float
+    accuracy: float
+
+
 def accuracy(model: nn.Module, data: Resident) -> float:
     """Percent of the images that the model, in evaluation mode and its own precision, classifies rightly."""
+    return score(model, data).accuracy
+
+
+@torch.no_grad()
+def score(model: nn.Module, data: Resident) -> Score:
+    """What the model, in evaluation mode and its own precision, makes of the images."""
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=data.images.device)
+    loss = torch.zeros((), dtype=torch.float64, device=data.images.device)
     for images, labels in _pieces(data):
-        right += (model(images).argmax(1) == labels).sum()
-    return 100 * right.item() / len(data.images)
+        logits = model(images)
+        right += (logits.argmax(1) == labels).sum()
+        loss += cross_entropy(logits, labels, reduction="sum")
+    return Score(loss.item() / len(data.images), 100 * right.item() / len(data.images))
 
 
 def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class Staged:
         stages: Sequence[Stage],
         finish: Callable[[int, Network], Metrics],
         *,
-        look: Callable[[Network], Mapping[str, float]] | None = None,
+        look: Callable[[Network], Metrics] | None = None,
         told: Sequence[str] = (),
     ) -> None:
         self.shared, self.stages, self._finish, self._look, self._told = shared, stages, finish, look, told

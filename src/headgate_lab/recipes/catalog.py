@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, pretrained, sensitivity, sweep
+from headgate_lab.recipes import (
+    ablation,
+    autoencoder,
+    budget,
+    cifar,
+    curves,
+    dimension,
+    lenet,
+    pretrained,
+    sensitivity,
+    stability,
+    sweep,
+)
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -14,6 +26,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         lenet.EXPERIMENT,
         ablation.EXPERIMENT,
         cifar.EXPERIMENT,
+        curves.EXPERIMENT,
+        stability.EXPERIMENT,
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
         pretrained.EXPERIMENT,
