@@ -32,7 +32,7 @@ FULL = sum(parameter.numel() for parameter in PreResNet(11).parameters())
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = few_images(3, 16, 60)
+    stored = few_images(3, 8, 60)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
 
@@ -126,47 +126,47 @@ def test_every_method_runs_and_is_recorded(method: str, tmp_path: Path) -> None:
     assert sum(row.n for row in table if row.metric == "accuracy") == 1
 
 
-def test_what_ratios_share_is_trained_once(tmp_path: Path) -> None:
-    for method in ("slimming", "chipnet"):
-        ways = [replace(WAYS[method], ratio=ratio) for ratio in (0.3, 0.6, 1.0)]
-        together = training(*ways, seeds=(0, 1))
-        assert together.side_by_side == 2
-        first = together.epoch()
-        assert first[0] == first[1] == first[2] != first[3] == first[4]
-        for _ in range(5):
-            together.epoch()
-        sizes = [end["params"] for end in together.finish()]
-        assert sizes[0] < sizes[1] < sizes[2] == FULL
-        assert together.side_by_side == 6
-    place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"})
-    assert run([Job(one, 0) for one in ways], place, Lines(), together=3) == []
-    record = read_runs(tmp_path, "curves")[0]
-    assert (record["together"], record["networks"]) == (3, {"train": 1, "prune": 3, "finetune": 3})
+def test_what_ratios_share_is_trained_once() -> None:
+    together = training(*(replace(WAYS["slimming"], ratio=ratio) for ratio in (0.3, 1.0)), seeds=(0, 1))
+    assert together.side_by_side == 2
+    first = together.epoch()
+    assert first[0] == first[1] != first[2] == first[3]
+    for _ in range(5):
+        together.epoch()
+    sizes = [cast(int, end["params"]) for end in together.finish()]
+    assert sizes[0] < sizes[1] == FULL and sizes[2] < sizes[3] == FULL
+    assert together.side_by_side == 4
 
 
-@pytest.mark.parametrize("method", ["chipnet", "slimming", "ours"])
-def test_a_training_goes_on_bit_by_bit(method: str, tmp_path: Path) -> None:
+def test_how_many_networks_there_were_is_recorded(tmp_path: Path) -> None:
+    jobs = [Job(replace(WAYS["chipnet"], ratio=ratio), 0) for ratio in (0.3, 1.0)]
+    assert run(jobs, Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}), Lines(), together=2) == []
+    for record in read_runs(tmp_path, "curves"):
+        assert (record["together"], record["networks"]) == (2, {"train": 1, "prune": 2, "finetune": 2})
+        assert record["metrics"]["final"]["params"] < FULL or record["config"]["ratio"] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "interrupted"), [("chipnet", (1, 3, 4, 5)), ("slimming", (2, 4, 5)), ("ours", (5,))]
+)
+def test_a_training_goes_on_bit_by_bit(method: str, interrupted: tuple[int, ...], tmp_path: Path) -> None:
     whole, broken = training(WAYS[method]), training(WAYS[method])
-    expected = [whole.epoch() for _ in range(6)]
-    found = []
-    for _ in range(6):
+    expected, found = [whole.epoch() for _ in range(6)], []
+    for epoch in range(6):
+        if epoch in interrupted:
+            save_checkpoint(tmp_path / "unfinished.pt", broken, Progress())
+            broken = training(WAYS[method])
+            load_checkpoint(tmp_path / "unfinished.pt", broken, CPU)
         found.append(broken.epoch())
-        save_checkpoint(tmp_path / "unfinished.pt", broken, Progress())
-        broken = training(WAYS[method])
-        load_checkpoint(tmp_path / "unfinished.pt", broken, CPU)
     assert found == expected
     assert broken.finish() == whole.finish()
 
 
 def test_a_job_ends_the_same_alone_and_beside_others() -> None:
-    ways = [replace(WAYS["chipnet"], ratio=ratio) for ratio in (0.3, 0.6)]
-    together = training(*ways)
-    expected = [together.epoch() for _ in range(6)]
-    ends = together.finish()
-    for number, one in enumerate(ways):
-        alone = training(one)
-        assert [alone.epoch()[0] for _ in range(6)] == [epoch[number] for epoch in expected]
-        assert alone.finish() == [ends[number]]
+    one, other = (replace(WAYS["chipnet"], ratio=ratio) for ratio in (0.3, 0.6))
+    alone, together = training(other), training(one, other)
+    assert [alone.epoch()[0] for _ in range(6)] == [together.epoch()[1] for _ in range(6)]
+    assert alone.finish() == together.finish()[1:]
 
 
 def test_chipnet_is_cut_where_its_cut_network_was_best() -> None:
