@@ -85,13 +85,13 @@ class Chipped(nn.Module):
     def stays(self, share: float) -> dict[str, Tensor]:
         """By scale, the channels of the largest `psi`: as many as the share says, rounded up.
 
-        A branch of which one layer loses everything loses all of it. More come in its place, so that the share is met;
-        where that revives a branch, it is exceeded. A layer in no branch keeps at least one channel.
+        A branch of which one layer loses everything loses all of it; more come in its place. Where that revives a
+        branch, the smallest go instead, but never the last one of a layer. A layer in no branch keeps at least one.
         """
         wanted = math.ceil(share * len(self.psi) - 1e-9)
         psi = self.psi.detach().cpu()
         most = bisect_left(range(len(psi)), wanted, key=lambda count: _total(self._of_largest(psi, count)))
-        return self._of_largest(psi, most)
+        return self._without_smallest(psi, self._of_largest(psi, most), wanted)
 
     def _of_largest(self, psi: Tensor, count: int) -> dict[str, Tensor]:
         """What is left of the channels of the so many largest values."""
@@ -105,6 +105,20 @@ class Chipped(nn.Module):
         values = self._by_scale(psi)
         for name in keep.keys() - {name for inside in within.values() for name in inside}:
             keep[name][values[name].argmax()] = True
+        return keep
+
+    def _without_smallest(self, psi: Tensor, keep: dict[str, Tensor], wanted: int) -> dict[str, Tensor]:
+        """Fewer, down to what is wanted; of every layer that has any, one stays."""
+        values, extra = self._by_scale(psi), _total(keep) - wanted
+        smallest = sorted(
+            (value, name, place)
+            for name, vector in keep.items()
+            for place, value in zip(vector.nonzero().squeeze(1).tolist(), values[name][vector].tolist(), strict=True)
+        )
+        for _, name, place in smallest:
+            if extra > 0 and keep[name].sum() > 1:
+                keep[name][place] = False
+                extra -= 1
         return keep
 
     def _by_scale(self, channels: Tensor) -> dict[str, Tensor]:

@@ -153,6 +153,21 @@ def test_a_branch_that_loses_a_layer_loses_all_of_it_and_others_come_in() -> Non
     assert sum(int(keep.sum()) for keep in stays.values()) == math.ceil(0.5 * len(model.psi))
 
 
+def test_a_branch_that_comes_back_does_not_exceed_the_share() -> None:
+    model = chipped(ChipNet(0.5), PreResNet(11))
+    names = list(model.sizes)
+    with torch.no_grad():
+        # Of the last block two layers are above everything else, and the third is below.
+        start = sum(model.sizes[name] for name in names[: names.index("stage3.0.bn1.weight")])
+        model.psi[start : start + 128 + 64] = torch.linspace(50, 60, 192)
+        model.psi[start + 192 : start + 256] = torch.linspace(-60, -50, 64)
+    for share in (0.2, 0.5, 0.9, 1.0):
+        stays = model.stays(share)
+        assert sum(int(keep.sum()) for keep in stays.values()) == math.ceil(share * len(model.psi) - 1e-9)
+        alive = [bool(stays[f"stage3.0.bn{number}.weight"].any()) for number in (1, 2, 3)]
+        assert len(set(alive)) == 1 and alive[0] == (share > 0.5)
+
+
 @pytest.mark.parametrize("share", [0.7, 0.4, 0.1, 0.02])
 @pytest.mark.parametrize("build", [lambda: PreResNet(20), lambda: VGG(widths=(8, 0, 16, 16, 0, 8))], ids=["res", "vgg"])
 def test_the_small_network_is_the_masked_one(build: object, share: float) -> None:
