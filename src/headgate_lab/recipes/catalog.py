@@ -12,6 +12,7 @@ from headgate_lab.recipes import (
     lenet,
     pretrained,
     sensitivity,
+    slimming,
     stability,
     sweep,
 )
@@ -28,6 +29,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         cifar.EXPERIMENT,
         curves.EXPERIMENT,
         stability.EXPERIMENT,
+        slimming.EXPERIMENT,
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
         pretrained.EXPERIMENT,

@@ -20,7 +20,7 @@ from headgate_lab.engine.watch import Lines
 from headgate_lab.methods.chip_masks import Chipped
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.paper import PAPER
-from headgate_lab.recipes import cifar, curves, stability
+from headgate_lab.recipes import cifar, curves, slimming, stability
 from headgate_lab.recipes.compared import Compared, MethodName, compared
 from headgate_lab.recipes.curves import Curves
 from headgate_lab.report.rows import rows
@@ -80,6 +80,7 @@ def test_names_stay() -> None:
         "a040516ab22c",
     ]
     assert Job(stability.recipes()[1], 0).name == "74f45d159032"
+    assert Job(slimming.recipes()[0], 0).name == "b1dd7da53418"
 
 
 def test_each_method_has_what_its_authors_chose() -> None:
@@ -91,6 +92,12 @@ def test_each_method_has_what_its_authors_chose() -> None:
     assert replace(one["chipnet"], ratio=0.1).chipping(0).budget_weight == 45
     pruning = one["chipnet"].optimization_while_pruning()
     assert (pruning.kind, pruning.lr, pruning.weight_decay, pruning.rate(4, 5)) == ("adamw", 1e-3, 1e-3, 1.0)
+
+
+def test_network_slimming_has_as_many_epochs_as_its_authors_give_it() -> None:
+    for recipe in slimming.recipes():
+        assert (recipe.length, recipe.finetune, recipe.batch_size) == (160, 160, 64)
+        assert recipe.sparsity == (1e-4 if recipe.network == "vgg19" else 1e-5)
 
 
 def test_stages_and_datasets_are_not_mixed() -> None:

@@ -181,7 +181,7 @@ def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> N
     assert lines(accuracy)["chipnet"] == ([100, 300], [90.2, 90.4])
     bars = {text.get_text(): number for number, text in enumerate(times.get_yticklabels())}
     wide = {bar.get_label(): [patch.get_width() for patch in bar.patches] for bar in times.containers}
-    assert list(wide) == ["training", "pruning", "fine-tuning"]
+    assert list(wide) == ["training", "pruning", "finetuning"]
     assert [values[bars["chipnet"]] for values in wide.values()] == pytest.approx([10, 2.1, 1])
     assert wide["training"][bars["ours"]] == 10.0 and wide["pruning"][bars["ours"]] == 0
 

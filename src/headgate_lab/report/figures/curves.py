@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headgate_lab.report.figures.drawing import by_fields, plain
 from headgate_lab.report.figures.tradeoff import LABELS, draw, name
-from headgate_lab.report.runs import Record, ReportError, Runs
+from headgate_lab.report.minutes import minutes
+from headgate_lab.report.runs import ReportError, Runs
 
-# The kinds of stages, and the names that their seconds are recorded under.
-KINDS = {
-    "training": ("train",),
-    "pruning": ("to prune", "prune", "to finetune"),
-    "fine-tuning": ("finetune",),
-}
-COLORS = {"training": "C0", "pruning": "0.6", "fine-tuning": "C3"}
+COLORS = {"minutes_training": "C0", "minutes_pruning": "0.6", "minutes_finetuning": "C3"}
 
 
 def curves(groups: Sequence[Runs]) -> Figure:
@@ -36,17 +31,6 @@ def curves(groups: Sequence[Runs]) -> Figure:
     return figure
 
 
-def minutes(record: Record) -> dict[str, float]:
-    """By kind of stage, the minutes of one network: those of the stage, shared among all that were side by side."""
-    seconds: Mapping[str, float] = record["seconds"]
-    networks: Mapping[str, int] = record.get("networks", {})
-    return {
-        kind: sum(seconds.get(stage, 0.0) / networks.get(stage.removeprefix("to "), record["together"]) for stage in of)
-        / 60
-        for kind, of in KINDS.items()
-    }
-
-
 def _draw_times(axes: Axes, groups: Sequence[Runs]) -> None:
     methods = by_fields(groups, ("method",))
     labels = [name(("method",), method) for method in methods]
@@ -56,7 +40,7 @@ def _draw_times(axes: Axes, groups: Sequence[Runs]) -> None:
             statistics.fmean(minutes(record)[kind] for group in alike for record in group.records)
             for alike in methods.values()
         ]
-        axes.barh(labels, wide, left=left, color=color, label=kind)
+        axes.barh(labels, wide, left=left, color=color, label=kind.removeprefix("minutes_"))
         left = [before + more for before, more in zip(left, wide, strict=True)]
     axes.invert_yaxis()
     plain(axes, title="time by stage", xlabel="minutes a network, of those side by side")
