@@ -22,7 +22,7 @@ from headgate_lab.engine.job import Job, Training, later
 from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
-from headgate_lab.methods.dam import Dam
+from headgate_lab.methods.dam import in_the_paper_s_way
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.resnet import resnet18, resnet_cifar
@@ -139,15 +139,7 @@ class Cifar(Classification):
     def pruning(self) -> Method:
         """DAM in one of two ways, or the control."""
         if self.strength is not None:
-            return Dam(
-                self.strength,
-                cold_start=round(self.length * COLD_START / EPOCHS),
-                offset_update="plain",
-                streams=False,
-                scale="plain",
-                before_norm=True,
-                floor=1,
-            )
+            return in_the_paper_s_way(self.strength, round(self.length * COLD_START / EPOCHS))
         if self.method == "narrower":
             return Narrower(self.params, self.macs)
         train_on = self.train_on and self.method != "found"

@@ -194,8 +194,8 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
     return model
 
 
-def batches_of(recipe: Classification, train: Resident, seed: int) -> Batches:
-    """What a network learns from, in the order of its seed."""
+def batches_of(recipe: Classification, train: Resident, seed: int, size: int | None = None) -> Batches:
+    """What a network learns from, in the order of its seed; in the recipe's batches unless a size is given."""
     data = recipe.data()
     dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
-    return Batches(train, recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)
+    return Batches(train, size or recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)

@@ -154,7 +154,6 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("experiment", "x", "y"),
     [
-        ("curves", "pruned", "accuracy"),
         ("cifar", "params", "accuracy"),
         ("tinyimagenet", "pruned_channels", "accuracy"),
         ("link_prediction", "dimension", "auc"),
@@ -190,11 +189,38 @@ def test_an_architecture_is_drawn_for_every_network_that_lives(tmp_path: Path) -
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a.x", "a.y", "b.x", "b.y"]
 
 
-def test_losses_of_every_epoch(tmp_path: Path) -> None:
+def test_losses_of_every_epoch_and_what_moves(tmp_path: Path) -> None:
     epochs: dict[str, list[Any]] = {"loss": [3.0, 2.0], "validation_loss": [4.0, 3.0], "offset": [1.0, 0.0]}
     write(tmp_path, "stability", {"method": "paper"}, 0, {}, epochs)
-    (axes,) = drawn(tmp_path, "stability").axes
+    axes, beside = drawn(tmp_path, "stability").axes
     assert lines(axes) == {"loss": ([1, 2], [3.0, 2.0]), "validation loss": ([1, 2], [4.0, 3.0])}
+    assert lines(beside) == {"mean offset": ([1, 2], [1.0, 0.0])}
+    assert not axes.patches
+
+
+def test_stages_are_shaded(tmp_path: Path) -> None:
+    config = {"method": "chipnet", "length": 2, "prune": 1, "finetune": 3}
+    write(tmp_path, "stability", config, 0, {}, {"loss": [1.0] * 6, "mask": [None, None, 0.5, None, None, None]})
+    axes, _ = drawn(tmp_path, "stability").axes
+    assert [(patch.get_x(), patch.get_width()) for patch in axes.patches] == [(0.5, 2), (2.5, 1), (3.5, 3)]
+
+
+def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> None:
+    config = {"network": "net", "dataset": "one", "method": "chipnet"}
+    seconds = {"train": 600.0, "to prune": 6.0, "prune": 240.0, "to finetune": 6.0, "finetune": 120.0, "finish": 9.0}
+    networks = {"train": 1, "prune": 2, "finetune": 2}
+    staged = {"seconds": seconds, "networks": networks, "together": 2}
+    for ratio, size in ((0.2, 100), (0.4, 300)):
+        write(tmp_path, "curves", {**config, "ratio": ratio}, 0, {"params": size, "accuracy": 90 + ratio}, **staged)
+    one = {"seconds": {"train": 1200.0, "finish": 1.0}, "together": 2}
+    write(tmp_path, "curves", {**config, "method": "ours", "params": 1}, 0, {"params": 1, "accuracy": 80.0}, **one)
+    accuracy, times = drawn(tmp_path, "curves").axes
+    assert lines(accuracy)["chipnet"] == ([100, 300], [90.2, 90.4])
+    bars = {text.get_text(): number for number, text in enumerate(times.get_yticklabels())}
+    wide = {bar.get_label(): [patch.get_width() for patch in bar.patches] for bar in times.containers}
+    assert list(wide) == ["training", "pruning", "finetuning"]
+    assert [values[bars["chipnet"]] for values in wide.values()] == pytest.approx([10, 2.1, 1])
+    assert wide["training"][bars["ours"]] == 10.0 and wide["pruning"][bars["ours"]] == 0
 
 
 @pytest.mark.parametrize("experiment", FIGURES)

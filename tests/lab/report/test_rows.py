@@ -208,3 +208,14 @@ def test_where_records_come_from(tmp_path: Path) -> None:
     assert provenance([alone, other]) == (
         "2 runs of 2 seeds; device H200, two cores; torch 2.13.0; commits 0123456789, aaaaaaaaaa"
     )
+
+
+def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:
+    config = {"network": "preresnet164", "dataset": "cifar10", "method": "chipnet", "ratio": 0.4}
+    staged = {"seconds": {"train": 600.0, "prune": 240.0, "finish": 9.0}, "networks": {"train": 1, "prune": 2}}
+    write(tmp_path, "curves", config, 0, {"accuracy": 90.0}, **staged, together=2)
+    table = found(tmp_path, "curves")
+    assert pick(table, "minutes_training", method="chipnet").ours == 10
+    assert pick(table, "minutes_pruning", method="chipnet").ours == 2
+    assert pick(table, "minutes_finetuning", method="chipnet").ours == 0
+    assert pick(table, "minutes_training", method="slimming").ours is None
