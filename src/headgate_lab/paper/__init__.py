@@ -29,7 +29,9 @@ PAPER: dict[str, Part] = {
     "architecture": Part("What is left of a network, layer by layer", "Appendix E4, announced in Section 5", ()),
     # What others print.
     "beyond": Part("ResNets and VGG-19 at what others print", "not in the paper", BEYOND, printed_by="others"),
-    "slimming": Part("Network Slimming beside what its authors print", "not in the paper", SLIMMING, printed_by="authors"),
+    "slimming": Part(
+        "Network Slimming beside what its authors print", "not in the paper", SLIMMING, printed_by="authors"
+    ),
     # The paper has no experiments on these: nothing is printed.
     "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
     "sweep": Part("Any strength, our way and the naive one", "not in the paper", ()),

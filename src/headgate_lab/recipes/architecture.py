@@ -1,13 +1,13 @@
 """Pruned architectures (announced for Appendix E4): what large strengths and small budgets leave of PreResNet-164.
 
 The widths of all layers and streams are recorded; `headgate figure architecture` draws them, blocks that are gone
-shaded. On CIFAR-10, 60 epochs. Not measured yet.
+shaded. On CIFAR-10, for 60 epochs. Not measured yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
@@ -18,7 +18,8 @@ import headgate as hg
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.job import Metrics
 from headgate_lab.outlining import outline
-from headgate_lab.recipes.cifar import CLASSES, NETWORKS, Cifar, Dataset, NetworkName
+from headgate_lab.recipes.cifar import CLASSES, NETWORKS, Dataset, NetworkName
+from headgate_lab.recipes.compared import Compared, compared
 from headgate_lab.recipes.experiment import Experiment
 
 STRENGTHS = (1.0, 2.0)
@@ -27,12 +28,10 @@ SIZES = (85_000, 34_000)
 
 
 @dataclass(frozen=True)
-class Architecture(Cifar):
+class Architecture(Compared):
     """One network."""
 
     experiment: ClassVar[str] = "architecture"
-
-    length: int = field(default=60, kw_only=True)
 
     def further(self, small: nn.Module, test: Resident) -> Metrics:
         """Its outline, and the number of layers that are left and that are gone."""
@@ -53,10 +52,9 @@ def _full(network: NetworkName, dataset: Dataset, shape: torch.Size) -> tuple[hg
 
 def recipes() -> Sequence[Architecture]:
     """The paper's way at large strengths, ours at small sizes."""
-    theirs = [
-        Architecture("preresnet164", "cifar10", "paper", strength, lr=0.05, weight_decay=1e-3) for strength in STRENGTHS
-    ]
-    return [*theirs, *(Architecture("preresnet164", "cifar10", "ours", params=size) for size in SIZES)]
+    theirs = [compared(Architecture, "preresnet164", "cifar10", "paper", strength=one) for one in STRENGTHS]
+    ours = [compared(Architecture, "preresnet164", "cifar10", "ours", params=size) for size in SIZES]
+    return [*theirs, *ours]
 
 
 EXPERIMENT = Experiment(

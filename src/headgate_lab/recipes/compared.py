@@ -24,7 +24,7 @@ from headgate_lab.methods.dam import in_the_paper_s_way
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.methods.slimming import Slimmed, Sparse
 from headgate_lab.recipes import compared_training
-from headgate_lab.recipes.cifar import NETWORKS, Dataset, NetworkName, augmented
+from headgate_lab.recipes.cifar import CLASSES, NETWORKS, Dataset, NetworkName, augmented
 from headgate_lab.recipes.classification import Classification, Data, half_cosine, in_steps
 
 MethodName: TypeAlias = Literal["paper", "ours", "narrower", "slimming", "chipnet"]
@@ -122,7 +122,7 @@ class Compared(Classification):
 
     def build(self, width: float) -> nn.Module:
         """The network for the dataset's classes."""
-        return NETWORKS[self.network](10 if self.dataset == "cifar10" else 100, width)
+        return NETWORKS[self.network](CLASSES[self.dataset], width)
 
     def pruning(self) -> Method:
         """The method in the first stage."""

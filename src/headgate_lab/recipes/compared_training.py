@@ -106,7 +106,8 @@ class Comparison:
 
     def finish(self, number: int, network: Network) -> Metrics:
         """Results, and what the cut did."""
-        found = results(network, full_size(_of(self.jobs[number])), self.test, self.example)
+        recipe = _of(self.jobs[number])
+        found = results(network, full_size(recipe), self.test, self.example, recipe.further)
         return {**found, **self.cuts.get(number, {})}
 
     def _plan_of(self, model: nn.Module) -> hg.Plan:

@@ -22,11 +22,11 @@ from tests.lab.recipes.few_images import few_images
 def test_names_stay() -> None:
     found = architecture.recipes()
     assert len({recipe.setting for recipe in found}) == len(found) == 4
-    assert Job(found[0], 0).name == "eedc6318b764"
+    assert Job(found[0], 0).name == "809aacfcb872"
 
 
 def test_what_is_left_is_recorded_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = few_images(3, 16, 48)
+    stored = few_images(3, 8, 54)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(20, classes, width))
     architecture._full.cache_clear()

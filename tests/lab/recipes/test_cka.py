@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar, cka
-from headgate_lab.recipes.cka import Cka, features, summary
+from headgate_lab.recipes.cka import features, summary
 from headgate_lab.report.rows import rows
 from headgate_lab.similarity import cka as alike
 from tests.lab.recipes.few_images import few_images
@@ -27,73 +28,107 @@ IMAGES = few_images(3, 16, 48)
 DATA = Resident(IMAGES.test_images, IMAGES.test_labels, NORMALISATION)
 
 
-def closed(open_channels: int) -> nn.Module:
-    """A compacted network whose last branch of stage 1 writes so many channels."""
+def closed(open_channels: int, gate: str = "stage1.1.conv2", size: int = 16) -> nn.Module:
+    """A compacted network in which a gate has so many channels left."""
     torch.manual_seed(0)
     model = PreResNet(20)
     example = DATA.normalised(DATA.images[:2], torch.float32)
-    hg.insert_gates_(model, example, where=lambda name, _: name == "stage1.1.conv3:write")
+    hg.insert_gates_(model, example, where=lambda name, _: name == gate, floor=1)
     with torch.no_grad():
-        for gate in hg.gates(model).values():
-            gate.offset.fill_(-5 * (1 - open_channels / 64) - (1e-3 if open_channels else 0.1))
+        for one in hg.gates(model).values():
+            one.offset.fill_(-5 * (1 - open_channels / size) - (1e-3 if open_channels else 0.1))
     return hg.compact(model.eval(), example)
 
 
-def test_names_stay_and_the_layer_is_there() -> None:
+def test_names_stay_and_the_layer_is_the_54th() -> None:
     found = cka.recipes()
-    assert Job(found[0], 0).name == "dae592d9094b"
-    assert isinstance(PreResNet(164).get_submodule(found[0].layer), nn.Conv2d)
-    convolutions = [name for name, module in PreResNet(164).named_modules() if isinstance(module, nn.Conv2d)]
-    inside = [name for name in convolutions if ".conv" in name]
-    assert inside.index(found[0].layer) + 1 == 54
+    assert len({recipe.setting for recipe in found}) == len(found) == 6
+    assert Job(found[0], 0).name == "2d22b8b81a2a"
+    layers = list(PreResNet(164).named_modules())
+    convolutions = [name for name, module in layers if isinstance(module, nn.Conv2d) and "shortcut" not in name]
+    norms = [name for name, module in layers if isinstance(module, nn.BatchNorm2d)]
+    assert convolutions[53] == found[0].layer == "stage1.17.conv2" and norms[53] == "stage1.17.bn3"
 
 
-@pytest.mark.parametrize("count", [64, 40, 1])
+def told(small: nn.Module, layer: str) -> Any:
+    return replace(cka.recipes()[0], layer=layer).further(small, DATA)
+
+
+@pytest.mark.parametrize("count", [16, 10, 1])
 def test_features_are_what_the_layer_still_computes(count: int) -> None:
     small = closed(count)
-    found = features(small, "stage1.1.conv3", DATA)
+    found = features(small, "stage1.1.conv2", DATA)
     assert found is not None and found.shape == (20, count, 16, 16) and found.dtype == torch.float64
-    told = Cka("preresnet164", "cifar10", "ours", layer="stage1.1.conv3").further(small, DATA)
-    assert told["features"] == count and (told["cka_mean"] is None) == (count == 1)
+    final = told(small, "stage1.1.conv2")
+    assert final["features"] == count and (final["cka_mean"] is None) == (count == 1)
     if count > 1:
-        assert len(told["cka"]) == len(told["rbf_cka"]) == count
+        assert len(final["cka"]) == len(final["rbf_cka"]) == count
         one, other = found[:, 0].flatten(1), found[:, 1].flatten(1)
-        assert told["cka"][0][1] == pytest.approx(alike(one, other).item(), abs=1e-4)
-    assert not small.stage1[1].conv3._forward_hooks
+        assert final["cka"][0][1] == pytest.approx(alike(one, other).item(), abs=1e-4)
+    assert not small.stage1[1].conv2._forward_hooks
+
+
+def test_the_norm_behind_the_layer_changes_nothing() -> None:
+    small = closed(10)
+    with torch.no_grad():
+        small.stage1[1].bn3.weight.normal_(generator=torch.Generator().manual_seed(0))
+        small.stage1[1].bn3.bias.normal_(generator=torch.Generator().manual_seed(1))
+    before, after = told(small, "stage1.1.conv2"), told(small, "stage1.1.bn3")
+    assert all(after[name] == pytest.approx(before[name], abs=1e-5) for name in ("cka_mean", "rbf_cka_mean", "cka_max"))
+
+
+def test_zeros_that_a_branch_writes_are_no_features() -> None:
+    assert told(closed(40, "stage1.1.conv3:write", 64), "stage1.1.conv3")["features"] == 40
 
 
 def test_a_layer_that_is_gone_has_no_features() -> None:
-    small = closed(0)
-    assert features(small, "stage1.1.conv3", DATA) is None
-    told = Cka("preresnet164", "cifar10", "ours", layer="stage1.1.conv3").further(small, DATA)
-    assert told["features"] == 0 and told["rbf_cka_max"] is None and told["cka"] is None
+    small = closed(0, "stage1.1.conv3:write", 64)
+    assert features(small, "stage1.1.conv2", DATA) is None
+    final = told(small, "stage1.1.conv2")
+    assert final["features"] == 0 and final["rbf_cka_max"] is None and final["cka"] is None
 
 
 def test_what_stands_beside_the_diagonal_is_summed_up() -> None:
     matrix = torch.tensor([[1.0, 0.2, 0.4], [0.2, 1.0, 0.6], [0.4, 0.6, 1.0]])
-    told = summary("cka", matrix)
-    assert told["cka_mean"] == pytest.approx(0.4) and told["cka_max"] == pytest.approx(0.6)
-    assert told["cka_sd"] == pytest.approx((0.08 / 3) ** 0.5)
-    assert told["cka"][0] == [1.0, 0.2, 0.4]
+    final = summary("cka", matrix)
+    assert final["cka_mean"] == pytest.approx(0.4) and final["cka_max"] == pytest.approx(0.6)
+    assert final["cka_sd"] == pytest.approx((0.08 / 3) ** 0.5)
+    assert final["cka"][0] == pytest.approx([1.0, 0.2, 0.4])
 
 
 def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar, "_images", lambda dataset: IMAGES)
+    stored = few_images(3, 8, 60)
+    monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
     size = sum(parameter.numel() for parameter in PreResNet(11).parameters()) // 2
+    parts = {"slimming": {"length": 3, "finetune": 1}, "chipnet": {"length": 2, "prune": 1, "finetune": 1}}
     recipes = [
-        replace(recipe, params=recipe.params and size, length=4, batch_size=4, reach=0.95, layer="stage1.0.conv3")
+        replace(
+            recipe,
+            params=recipe.params and size,
+            batch_size=6,
+            reach=0.9,
+            lr=0.01,
+            layer="stage1.0.conv2",
+            **parts.get(recipe.method, {"length": 6}),  # type: ignore[arg-type]
+        )
         for recipe in cka.recipes()
     ]
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
     assert run([Job(recipe, 0) for recipe in recipes], place, Lines(), together=4) == []
     records = read_runs(tmp_path, "cka")
-    assert len(records) == 4
+    assert len(records) == 6
     for record in records:
         final = record["metrics"]["final"]
         assert 0 < final["cka_mean"] <= final["cka_max"] <= 1 and 0 < final["rbf_cka_mean"] < 1
-        assert final["features"] == len(final["cka"])
+        assert final["features"] == len(final["cka"]) <= 16
     table = rows("cka", records)
-    measured = [(row.setting["method"], row.paper) for row in table if row.metric == "cka_mean" and row.n]
-    assert measured == [("narrower", 0.273), ("paper", 0.229), ("narrower", None), ("ours", None)]
+    assert [row.paper for row in table if row.metric == "cka_mean" and row.n] == [
+        0.273,
+        0.229,
+        0.328,
+        0.295,
+        None,
+        None,
+    ]
     assert {row.metric for row in table if row.place is not None} >= {"rbf_cka_sd", "features", "accuracy"}

@@ -17,6 +17,7 @@ from headgate_lab.engine.watch import Lines
 from headgate_lab.methods.gated import permutations
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar, permutation
+from headgate_lab.recipes.compared import MethodName, compared
 from headgate_lab.recipes.permutation import Permutation
 from headgate_lab.report.rows import rows
 from tests.lab.recipes.few_images import few_images
@@ -27,16 +28,15 @@ FULL = sum(parameter.numel() for parameter in PreResNet(11).parameters())
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = few_images(3, 16, 48)
+    stored = few_images(3, 8, 54)  # a tenth of which is for validation
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
 
 
-def short(method: str = "paper", order: str = "random") -> Permutation:
-    size: dict[str, Any] = {"strength": 0.4} if method == "paper" else {"params": FULL // 2}
-    return Permutation(
-        "preresnet164", "cifar10", method, **size, order=order, length=4, batch_size=4, reach=0.95, lr=0.01
-    )
+def short(method: MethodName = "paper", order: str = "random") -> Permutation:
+    much: dict[str, Any] = {"strength": 0.4} if method == "paper" else {"params": FULL // 2}
+    parts = {"length": 4, "batch_size": 4, "reach": 0.95, "lr": 0.01}
+    return compared(Permutation, "preresnet164", "cifar10", method, order=order, **much, **parts)
 
 
 def started(*jobs: Job) -> Any:
@@ -45,7 +45,7 @@ def started(*jobs: Job) -> Any:
 
 def test_names_stay_and_the_paper_s_rows_find_their_runs() -> None:
     first = permutation.recipes()[0]
-    assert Job(first, 0).name == "8fd6baf703d1"
+    assert Job(first, 0).name == "3f2e14f09cc9"
     assert (first.method, first.strength, first.order, first.lr, first.weight_decay) == (
         "paper",
         0.4,
@@ -57,7 +57,7 @@ def test_names_stay_and_the_paper_s_rows_find_their_runs() -> None:
 
 
 def test_seeds_draw_orders_only() -> None:
-    networks = started(Job(short(), 1), Job(short(), 2)).networks
+    networks = started(Job(short(), 1), Job(short(), 2)).networks.networks
     assert [network.batches.generator.initial_seed() for network in networks] == [0, 0]
     one, other = (network.model for network in networks)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in plain(one).items())
@@ -79,9 +79,9 @@ def half(model: torch.nn.Module) -> list[Any]:
 
 
 def test_every_gate_has_an_order_of_its_own_and_the_seed_s() -> None:
-    model, images = PreResNet(11), torch.zeros(2, 3, 16, 16)
+    model, images = PreResNet(11), torch.zeros(2, 3, 8, 8)
     orders = permutations(model, images, 5)
-    drawn = started(Job(short(), 5)).networks[0].model
+    drawn = started(Job(short(), 5)).networks.networks[0].model
     for name, gate in hg.gates(drawn).items():
         with torch.no_grad():
             gate.offset.fill_(-2.5)
@@ -92,7 +92,8 @@ def test_every_gate_has_an_order_of_its_own_and_the_seed_s() -> None:
 
 def test_seeds_draw_everything_else_where_the_order_is_the_index() -> None:
     one, other = (
-        network.model for network in started(Job(short(order="index"), 1), Job(short(order="index"), 2)).networks
+        network.model
+        for network in started(Job(short(order="index"), 1), Job(short(order="index"), 2)).networks.networks
     )
     assert not torch.equal(one.stem.weight, other.stem.weight)
     assert all(torch.equal(mine.keep(), theirs.keep()) for mine, theirs in zip(half(one), half(other), strict=True))
