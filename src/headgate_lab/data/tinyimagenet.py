@@ -97,12 +97,16 @@ def decode(path: Path) -> Bytes:
 
 
 def _decoded(paths: Sequence[Path]) -> Tensor:
-    images = torch.empty((len(paths), 3, SIZE, SIZE), dtype=torch.uint8)
+    images = np.empty((len(paths), 3, SIZE, SIZE), np.uint8)
+
+    def fill(index: int) -> None:
+        images[index] = decode(paths[index])
+
     # Pillow lets go of the interpreter while it decodes.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for index, pixels in enumerate(pool.map(decode, paths)):
-            images[index] = torch.from_numpy(pixels)
-    return images
+        for _ in pool.map(fill, range(len(paths))):
+            pass
+    return torch.from_numpy(images)
 
 
 def _test(folder: Path, wnids: Sequence[str], count: int) -> tuple[list[Path], Tensor]:
