@@ -138,6 +138,7 @@ class Staged:
         weights = [_weights(network) for network in before]
         after = [stage.fork(job, before[number]) for job, number in enumerate(self._network_of_job)]
         self.at_forks, self.best = [*self.at_forks, weights], []
+        self.networks.captured = None  # a graph that refers to itself would hold its memory for a while
         self.networks = SideBySide(after, self._finish)
 
 

@@ -2,7 +2,7 @@
 
 A block of a residual network reads of its stream what its first BatchNorm keeps; the stream keeps its width. A layer
 of which nothing stays silences the branch it is in, which then goes as a whole. What the last BatchNorm of a residual
-network loses is zeroed, not removed.
+network loses is zeroed, not removed; before a ReLU it stays zero, since no gradient comes through.
 """
 
 from __future__ import annotations

@@ -36,4 +36,4 @@ def recipes() -> Sequence[Stability]:
     ]
 
 
-EXPERIMENT = Experiment("stability", "losses of every epoch, by three methods and ours", "Fig. 7", 1, recipes, 2)
+EXPERIMENT = Experiment("stability", "losses of every epoch, by three methods and ours", "Fig. 7", 1, recipes)

@@ -204,6 +204,20 @@ def test_pruning_has_its_own_batches_optimizer_and_schedule() -> None:
     assert model.slope.item() == pytest.approx(1.2) and model.crispness.item() == pytest.approx(2**6)
 
 
+def test_what_is_zeroed_instead_of_removed_stays_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(20, classes, width))
+    one = training(replace(WAYS["slimming"], ratio=0.2))
+    for _ in range(4):
+        one.epoch()
+    one.turn()
+    norm = cast(PreResNet, one.networks.networks[0].model).bn
+    closed, before = norm.weight == 0, norm.weight.detach().clone()
+    assert 0 < closed.sum() < len(closed)
+    one.epoch()
+    assert not norm.weight[closed].any() and not norm.bias[closed].any()
+    assert not torch.equal(norm.weight, before)
+
+
 def test_images_set_aside_are_not_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
     one = training(WAYS["narrower"])
     learned = one.networks.networks[0].batches.data

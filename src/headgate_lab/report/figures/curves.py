@@ -33,7 +33,7 @@ def curves(groups: Sequence[Runs]) -> Figure:
 
 def _draw_times(axes: Axes, groups: Sequence[Runs]) -> None:
     methods = by_fields(groups, ("method",))
-    labels = [name(("method",), method) for method in methods]
+    labels = [f"{name(('method',), method)}\n{_side_by_side(alike)}" for method, alike in methods.items()]
     left = [0.0] * len(methods)
     for kind, color in COLORS.items():
         wide = [
@@ -43,4 +43,12 @@ def _draw_times(axes: Axes, groups: Sequence[Runs]) -> None:
         axes.barh(labels, wide, left=left, color=color, label=kind.removeprefix("minutes_"))
         left = [before + more for before, more in zip(left, wide, strict=True)]
     axes.invert_yaxis()
-    plain(axes, title="time by stage", xlabel="minutes a network, of those side by side")
+    plain(axes, title="time by stage", xlabel="minutes a network")
+
+
+def _side_by_side(groups: Sequence[Runs]) -> str:
+    """How many networks a device had at once: times can be compared where these are equal."""
+    runs = [record for group in groups for record in group.records]
+    counts = [count for run in runs for count in run.get("networks", {"train": run["together"]}).values()]
+    least, most = min(counts), max(counts)
+    return f"({least} at once)" if least == most else f"({least} to {most} at once)"
