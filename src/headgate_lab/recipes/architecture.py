@@ -12,7 +12,7 @@ from functools import cache
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import headgate as hg
 from headgate_lab.engine.images import Resident
@@ -35,19 +35,18 @@ class Architecture(Compared):
 
     def further(self, small: nn.Module, test: Resident) -> Metrics:
         """Its outline, and the number of layers that are left and that are gone."""
-        pixels = test.normalised(test.images[:2], torch.float32).cpu()
-        found = outline(*_full(self.network, self.dataset, pixels.shape), small)
+        plan, full = _full(self.network, self.dataset, test.images.shape[1:])
+        found = outline(plan, full, small)
         gone = sum(layer.after == 0 for layer in found.layers)
         return {"layers_left": len(found.layers) - gone, "layers_gone": gone, **found.as_json()}
 
 
 @cache
-def _full(network: NetworkName, dataset: Dataset, shape: torch.Size) -> tuple[hg.Plan, nn.Module]:
-    """The plan of the full network, found once, and the network."""
+def _full(network: NetworkName, dataset: Dataset, image: torch.Size) -> tuple[hg.Plan, nn.Module]:
+    """The plan of the full network for images of this shape, found once, and the network."""
     with torch.random.fork_rng(devices=[]):
         full = NETWORKS[network](CLASSES[dataset], 1.0)
-        example: Tensor = torch.randn(shape)
-    return hg.find_groups(full, example), full
+    return hg.find_groups(full, torch.zeros(2, *image)), full
 
 
 def recipes() -> Sequence[Architecture]:
