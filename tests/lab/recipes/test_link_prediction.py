@@ -21,7 +21,7 @@ from headgate_lab.engine.run import batches, run
 from headgate_lab.engine.watch import Lines
 from headgate_lab.models.graph_autoencoder import GraphEncoder
 from headgate_lab.recipes import link_prediction
-from headgate_lab.recipes.link_prediction import LinkPrediction, encoder_of, gated, plain, recipes
+from headgate_lab.recipes.link_prediction import LinkPrediction, budgeted, encoder_of, gated, plain, recipes
 from headgate_lab.recipes.link_stack import DRAWS, SPLIT, compacted, dimensions, generator_of, quality
 from tests.lab.engine.straight_line import here
 
@@ -54,6 +54,7 @@ def short(recipe: LinkPrediction, **others: Any) -> LinkPrediction:
 def test_names_of_runs() -> None:
     assert Job(plain("cora", 16), 0).name == "a73ab7f987a2"
     assert Job(gated("citeseer", 64, 0.01), 4).name == "973bc4484ccd"
+    assert Job(budgeted("cora", 8), 0).name == "b2f90e64e891"
 
 
 def test_what_runs_side_by_side() -> None:
@@ -62,7 +63,7 @@ def test_what_runs_side_by_side() -> None:
         alike = [job.recipe for job in batch if isinstance(job.recipe, LinkPrediction)]
         assert len({(recipe.method, recipe.stacked_widths) for recipe in alike}) == 1
     strengths = [Job(recipe, seed) for seed in range(2) for recipe in found if recipe.is_gated]
-    assert [{job.seed for job in batch} for batch in batches(strengths, 6)] == [{0}, {1}] * 3
+    assert [{job.seed for job in batch} for batch in batches(strengths, 6)] == [{0}, {1}] * 4
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,14 @@ def test_a_larger_strength_closes_more() -> None:
     metrics = [training.epoch() for _ in range(3)][-1]
     weak, strong = (epoch["dimension"] for epoch in metrics)
     assert weak > strong
+
+
+def test_ours_ends_at_the_dimension_it_is_told() -> None:
+    jobs = [Job(short(budgeted("cora", floor), steps=60, offset_lr=0.4), 0) for floor in (2, 12)]
+    assert jobs[0].recipe.cohort == jobs[1].recipe.cohort
+    training = LinkPrediction.start(jobs, CPU)
+    assert [[epoch["dimension"] for epoch in training.epoch()] for _ in range(3)][1:] == [[2, 12]] * 2
+    assert [final["dimension"] for final in training.finish()] == [2, 12]
 
 
 def test_going_on_is_bit_identical() -> None:
