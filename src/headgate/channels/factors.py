@@ -34,6 +34,12 @@ class Factors:
         self.parts.append(parts)
         return len(self.labels) - 1
 
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The labels of all entries, and one row of factors for each, filled up with 0; there must be some."""
+        width = max(parts.shape[1] for parts in self.parts)
+        parts = [torch.nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in self.parts]
+        return torch.cat(self.labels), torch.cat(parts)
+
     def settled(self, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> Settled:
         """What follows from the entries, given what plain ties and stays say.
 
@@ -94,9 +100,7 @@ class _Settling:
     """
 
     def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> None:
-        width = max(parts.shape[1] for parts in entries.parts)
-        self._labels = torch.cat(entries.labels)
-        self._parts = torch.cat([torch.nn.functional.pad(p, (0, width - p.shape[1])) for p in entries.parts])
+        self._labels, self._parts = entries.together()
         lengths = torch.tensor([len(labels) for labels in entries.labels])
         self._numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         self._splits = entries.splits
