@@ -154,15 +154,15 @@ def test_two_numbers_that_are_multiplied_shrink_together(biased: bool) -> None:
 
 
 def test_a_number_without_a_value_is_one_of_two_that_are_multiplied() -> None:
-    """The width of a head followed from the others: 16 over 4."""
-    small = narrowed(of_unscaled(0.4, True)(Config(width=16)), 3, 2)
-    assert small.config == Config(width=16, num_heads=3, head_width=2)
+    """The width of a head followed from the others: 12 over 4."""
+    small = narrowed(of_unscaled(0.4, True)(Config()), 2, 2)
+    assert small.config == Config(num_heads=2, head_width=2)
 
 
 def test_two_numbers_that_would_build_another_scale_are_refused() -> None:
     small = narrowed(of_unscaled(None, True)(Config(head_width=8)), 2, 6)
     assert small.config == Config(head_width=8)
-    with pytest.raises(hg.ConfigError, match="no numbers in it give .* and a network that computes the same"):
+    with pytest.raises(hg.ConfigError, match=r"no numbers in it give .* and a network that computes the same"):
         hg.fit_config_(small, IDS)
 
 

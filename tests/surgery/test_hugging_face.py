@@ -24,7 +24,11 @@ HEADS, PLACES, UNITS = 4, 8, 48
 # The groups of each, by the paths of its layers: heads (or groups of heads that share keys), places of all heads where
 # their scale is a number of its own, and feed-forward units.
 GROUPS: dict[str, dict[str, int]] = {
-    "gpt2": {"transformer.h.{}.attn.c_attn": HEADS, "transformer.h.{}.mlp.c_fc": 128},
+    "gpt2": {
+        "transformer.h.{}.attn.c_attn": HEADS,
+        "transformer.h.{}.attn.c_attn#2": PLACES,
+        "transformer.h.{}.mlp.c_fc": 128,
+    },
     "gpt_neox": {"gpt_neox.layers.{}.attention.query_key_value": HEADS, "gpt_neox.layers.{}.mlp.dense_h_to_4h": UNITS},
     "opt": {
         "model.decoder.layers.{}.self_attn.k_proj": HEADS,
@@ -55,6 +59,7 @@ GROUPS: dict[str, dict[str, int]] = {
     "t5": {
         # The first layer's bias by distance is added in all layers, so that their heads go together.
         "encoder.block.0.layer.0.SelfAttention.q": HEADS,
+        "encoder.block.0.layer.0.SelfAttention.k": PLACES,
         "encoder.block.{}.layer.1.DenseReluDense.wi": UNITS,
         "decoder.block.0.layer.0.SelfAttention.q": HEADS,
         "decoder.block.0.layer.0.SelfAttention.k": PLACES,
