@@ -243,3 +243,27 @@ def test_places_go_where_columns_of_a_weight_write_them() -> None:
     small = hg.compact(model)
     assert small[2].proj.nf == 12 and small[2].attn.nf == 3 * small[2].split_size < 36
     assert error(outputs(model, X.double()), outputs(small, X.double())) < LIMIT
+
+
+class Masked(Inferred):
+    """As DeBERTa has it: what the code makes for every sequence meets the tokens, and heads join the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.ones(x.shape[:2], dtype=x.dtype).unsqueeze(-1)
+        parts = (self.q(x), self.k(x), self.v(x))
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).flatten(0, 1) for part in parts)
+        out = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1) @ v
+        return self.o(merged(out.view(-1, self.num_heads, *out.shape[1:])))
+
+
+def test_heads_go_although_they_join_a_batch_that_carries_something() -> None:
+    model = randomise_(Around(Masked(fused))).double()
+    plan = hg.find_groups(model, X.double())
+    assert {group.name: group.size for group in plan.groups} == {
+        "before": WIDTH, "attention.q": HEADS, "attention.v": VALUES, "attention.o": WIDTH,
+    }  # fmt: skip
+    hg.insert_gates_(model, X.double(), floor=1, order="random:1")
+    move_offsets_(model, seed=4)
+    small = hg.compact(model)
+    for x in (X, tokens(batch=3), tokens(length=7)):
+        assert error(outputs(model, x.double()), outputs(small, x.double())) < LIMIT
