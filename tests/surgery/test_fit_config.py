@@ -114,8 +114,8 @@ class Unscaled(Layer):
         self.bias = nn.Parameter(torch.zeros(config.num_heads)) if biased else None
 
     def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(self.norm1(x)).view(*x.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        out = F.scaled_dot_product_attention(*qkv, scale=self.scale)
+        q, k, v = self.qkv(self.norm1(x)).view(*x.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         out = out if self.bias is None else out * self.bias[:, None, None]
         x = x + self.out(out.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
