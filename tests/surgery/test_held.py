@@ -267,3 +267,23 @@ def test_heads_go_although_they_join_a_batch_that_carries_something() -> None:
     small = hg.compact(model)
     for x in (X, tokens(batch=3), tokens(length=7)):
         assert error(outputs(model, x.double()), outputs(small, x.double())) < LIMIT
+
+
+class Limited(Inferred):
+    """Takes so many tokens at most: as many as there are channels of values, which have nothing to do with it."""
+
+    def __init__(self) -> None:
+        super().__init__(fused)
+        self.block_size = HEADS * VALUES
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, : self.block_size])
+
+
+def test_a_limit_on_tokens_that_the_example_does_not_reach_stays() -> None:
+    model = randomise_(Around(Limited())).double()
+    hg.insert_gates_(model, X.double(), floor=1)
+    move_offsets_(model, seed=4)
+    small, longer = hg.compact(model), tokens(length=30).double()
+    assert small.attention.block_size == HEADS * VALUES > small.attention.v.out_features
+    assert error(outputs(model, longer), outputs(small, longer)) < LIMIT
