@@ -26,7 +26,7 @@ from headgate.channels.attributes import SIZED, Length
 from headgate.channels.functional import without_writes
 from headgate.channels.ledger import NO_UNIT, Ledger
 from headgate.channels.obstacle import Obstacle
-from headgate.channels.rules import rule_for
+from headgate.channels.rules import contraction, rule_for
 from headgate.channels.rules.step import Step, module_paths
 from headgate.channels.values import INPUT, Value, on_axis
 from headgate.errors import TraceError
@@ -253,8 +253,8 @@ class Walk:
 
     @staticmethod
     def _heard_after(step: Step) -> str:
-        """Which operation, this one or one before it, no longer leaves a silent unit silent."""
-        values = step.values()
+        """Which operation, this one or one since the last linear map, no longer leaves a silent unit silent."""
+        values = [] if step.operation in contraction.RULES else step.values()
         if any(value.silenced_by for value in values):
             return f"{step.operation} in {step.path or 'the model'}"
         return next((value.heard_after for value in values if value.heard_after), "")
