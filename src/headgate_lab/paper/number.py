@@ -45,11 +45,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Part:
-    """What belongs to one experiment: its numbers, and the words above its table."""
+    """What belongs to one experiment: its numbers, the words above its table, and whose numbers they are."""
 
     title: str
     place: str
     numbers: tuple[Number, ...] = field(repr=False)
+    printed_by: str = "paper"
 
 
 def parse(text: str) -> float:

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, pretrained, sensitivity, sweep
+from headgate_lab.recipes import (
+    ablation,
+    architecture,
+    autoencoder,
+    beyond,
+    budget,
+    cifar,
+    cka,
+    curves,
+    dimension,
+    lenet,
+    permutation,
+    pretrained,
+    sensitivity,
+    slimming,
+    stability,
+    sweep,
+    tinyimagenet,
+)
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -13,7 +31,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         autoencoder.EXPERIMENT,
         lenet.EXPERIMENT,
         ablation.EXPERIMENT,
+        permutation.EXPERIMENT,
         cifar.EXPERIMENT,
+        cka.EXPERIMENT,
+        architecture.EXPERIMENT,
+        tinyimagenet.EXPERIMENT,
+        beyond.EXPERIMENT,
+        curves.EXPERIMENT,
+        stability.EXPERIMENT,
+        slimming.EXPERIMENT,
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
         pretrained.EXPERIMENT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,8 +16,9 @@ import headgate as hg
 from headgate_lab.data.images import Images, Normalisation
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.job import Job, Metrics, Recipe, Training
-from headgate_lab.engine.network import Network, Optimization, accuracy
+from headgate_lab.engine.network import Network, Optimization, score
 from headgate_lab.engine.side_by_side import SideBySide
+from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
 
 
@@ -76,6 +77,15 @@ class Classification(Recipe):
     def optimization(self) -> Optimization:
         """How it learns."""
 
+    def further(self, small: nn.Module, test: Resident) -> Metrics:
+        """What else is to be recorded of the network with everything closed removed."""
+        return {}
+
+    @property
+    def task(self) -> Task:
+        """What it learns to do."""
+        return CLASSIFY
+
     @property
     def cohort(self) -> Hashable:
         """What has the same data and batches can be stepped together."""
@@ -94,7 +104,8 @@ class Classification(Recipe):
         ]
 
         def finish(number: int, network: Network) -> Metrics:
-            return results(network, full_size(recipes[number]), test, example)
+            recipe = recipes[number]
+            return results(network, full_size(recipe), test, example, recipe.further)
 
         return SideBySide(networks, finish)
 
@@ -109,32 +120,42 @@ def network_of(
 ) -> Network:
     """The network of this seed, to be trained for so many epochs; `templates` is for networks of one training."""
     model = _attached(recipe, seed, example, templates)
-    return Network(model, recipe.pruning(), batches_of(recipe, train, seed), recipe.optimization(), epochs, seed)
+    batches = batches_of(recipe, train, seed)
+    return Network(model, recipe.pruning(), batches, recipe.optimization(), epochs, seed, recipe.task)
 
 
-def results(network: Network, full: int, test: Resident, example: Tensor) -> Metrics:
-    """Test accuracy and sizes, also against `full` parameters, of the model with everything closed removed.
+def results(
+    network: Network,
+    full: int,
+    test: Resident,
+    example: Tensor,
+    further: Callable[[nn.Module, Resident], Metrics] | None = None,
+) -> Metrics:
+    """What the test images say and sizes, also against `full` parameters, of the model with everything closed removed.
 
-    A network with a layer of which nothing is left has died: it has no size.
+    `further` has more to say about that model. A network with a layer of which nothing is left has died: it has no
+    size.
     """
     network.model.eval()
-    before = accuracy(network.model, test)
+    measure = network.task.measure
+    before = score(network.model, test, network.task).percent
     try:
         small = network.method.small(network.model, example)
     except hg.ArgumentError:
-        return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
+        return {measure: before, f"{measure}_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
     told = {} if network.companion is None else network.companion.metrics()
     return {
-        "accuracy": accuracy(small, test),
-        "accuracy_before": before,
+        measure: score(small, test, network.task).percent,
+        f"{measure}_before": before,
         "params": left,
         "macs": hg.cost(small, example[:1]).macs,
         "pruned": 100 * (1 - left / full),
         **({} if kept is None else {"pruned_channels": 100 * (1 - kept)}),
         "dead": 0,
         **told,
+        **({} if further is None else further(small, test)),
     }
 
 
@@ -181,8 +202,8 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
     return model
 
 
-def batches_of(recipe: Classification, train: Resident, seed: int) -> Batches:
-    """What a network learns from, in the order of its seed."""
+def batches_of(recipe: Classification, train: Resident, seed: int, size: int | None = None) -> Batches:
+    """What a network learns from, in the order of its seed; in the recipe's batches unless a size is given."""
     data = recipe.data()
     dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
-    return Batches(train, recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)
+    return Batches(train, size or recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)
