@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headgate_lab.recipes import ablation, autoencoder, budget, cifar, dimension, lenet, pretrained, sensitivity, sweep
+from headgate_lab.recipes import (
+    ablation,
+    autoencoder,
+    budget,
+    cifar,
+    dimension,
+    lenet,
+    pretrained,
+    recommender,
+    sensitivity,
+    sweep,
+)
 from headgate_lab.recipes.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -17,5 +28,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
         pretrained.EXPERIMENT,
+        recommender.EXPERIMENT,
     )
 }
