@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headgate_lab.data.subgraphs import RatingGraph
+from headgate_lab.data.subgraph_batch import Kept
+from headgate_lab.data.subgraphs import RatingGraph, Subgraphs
 
 
 def random_ratings(users: int, items: int, relations: int, share: float = 0.3, seed: int = 0) -> RatingGraph:
@@ -54,3 +55,29 @@ def plain_layer(
         weight = torch.einsum("b,bio->io", mix[relation], bases)
         found = found.index_add(0, torch.tensor([sink]), (states[source] @ weight).unsqueeze(0))
     return found.tanh()
+
+
+def dropped_subgraph(subgraphs: Subgraphs, kept: Kept, pair: int) -> Plain:
+    """One subgraph with the edges that are left, every neighbour of a bundle as a node of its own."""
+    labels, edges, relations = [0, 1], [], subgraphs.relation_count
+
+    def joined(spoke: int, speaks: bool, hears: bool) -> None:
+        node, is_user = len(labels), spoke >= relations
+        labels.append(2 if is_user else 3)
+        ends = (node, 1 if is_user else 0, spoke % relations)
+        edges.extend([ends] * speaks + [(ends[1], ends[0], ends[2])] * hears)
+
+    first, count = int(subgraphs.first_crossing[pair]), int(subgraphs.crossing[pair])
+    for place in range(first, first + count):
+        joined(int(subgraphs.spokes[place]), *(bool(bit) for bit in kept.spokes[0, :, place]))
+    first, count = int(subgraphs.first_chord[pair]), int(subgraphs.chords[pair])
+    for place in range(first, first + count):
+        user, item = 2 + int(subgraphs.chord_users[place]), 2 + int(subgraphs.chord_items[place])
+        relation, (there, back) = int(subgraphs.chord_relations[place]), kept.chords[0, :, place]
+        edges += [(user, item, relation)] * bool(there) + [(item, user, relation)] * bool(back)
+    first, count = int(subgraphs.first_bundle[pair]), int(subgraphs.bundles[pair])
+    for place in range(first, first + count):
+        hearing, deaf = (int(number) for number in kept.bundles[0, :, place])
+        for number in range(int(subgraphs.bundle_sizes[place])):
+            joined(int(subgraphs.bundle_spokes[place]), number < hearing + deaf, number < hearing)
+    return Plain(labels, edges)

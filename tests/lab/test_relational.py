@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headgate_lab.data.subgraph_batch import Batch, Batches, Kept
+from headgate_lab.data.subgraph_batch import Batch, Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.igmc import Igmc
 from headgate_lab.models.relational import RelationalLayer, Weights, relational, roughness, tanh_
-from tests.lab.rated import Plain, plain_layer, plain_subgraph, random_ratings
+from tests.lab.rated import Plain, dropped_subgraph, plain_layer, plain_subgraph, random_ratings
 
 CPU = torch.device("cpu")
 # Few relations: all of them in a table. Many: bases mixed edge by edge.
@@ -67,7 +67,7 @@ def test_gradients_by_hand_are_those_of_the_function(relations: int, copies: int
     batch = random_batch(relations, copies)
     shapes = {
         "centre": (copies, 2 * batch.pairs, 3),
-        "around": (copies, batch.neighbours, 3),
+        "around": (copies, batch.nodes, 3),
         "mix": (copies, relations, 2 if relations == 3 else 4),
         "bases": (copies, 2 if relations == 3 else 4, 3, 2),
         "root": (copies, 3, 2),
@@ -99,9 +99,7 @@ def test_networks_side_by_side_compute_what_each_computes_alone(relations: int) 
 
     together = targets(stacked, batches.batch(chosen, kept))
     for number, model in enumerate(models):
-        alone = batches.batch(
-            chosen[number : number + 1], Kept(kept.spokes[number : number + 1], kept.chords[number : number + 1])
-        )
+        alone = batches.batch(chosen[number : number + 1], kept.of(number))
         torch.testing.assert_close(
             targets([layer.weights() for layer in model.layers], alone)[0], together[number], rtol=0, atol=1e-12
         )
@@ -125,3 +123,29 @@ def test_the_published_size() -> None:
         for relations in (10, 5, 71)
     }
     assert sizes == {10: 49_313, 5: 49_233, 71: 50_289}
+
+
+@pytest.mark.parametrize("relations", RELATIONS)
+def test_edge_dropout_leaves_the_network_of_the_edges_that_stay(relations: int) -> None:
+    graph, model = random_ratings(12, 10, relations, share=0.2), network(relations)
+    subgraphs = enclosing(graph, graph.users, graph.items)
+    assert int(subgraphs.bundle_sizes.max()) > 1 and len(subgraphs.chord_users) > 10
+    batches = Batches(subgraphs, CPU)
+    kept = batches.draw(0.4, [seeded(3)])
+    wanted = [plain_prediction(model, dropped_subgraph(subgraphs, kept, pair)) for pair in range(len(subgraphs))]
+    found = model(batches.batch(torch.arange(len(subgraphs)).unsqueeze(0), kept))
+    torch.testing.assert_close(found, torch.cat(wanted), rtol=0, atol=1e-12)
+
+
+def test_as_many_edges_are_left_out_as_asked_for() -> None:
+    graph = random_ratings(300, 300, 3, share=0.02)
+    subgraphs = enclosing(graph, graph.users, graph.items)
+    kept = Batches(subgraphs, CPU).draw(0.2, [seeded(1)])
+    members = subgraphs.bundle_sizes.sum()
+    for found, wanted in (
+        (kept.spokes.float().mean(), 0.8),
+        (kept.chords.float().mean(), 0.8),
+        (kept.bundles[0, 0].sum() / members, 0.64),
+        (kept.bundles[0, 1].sum() / members, 0.16),
+    ):
+        assert float(found) == pytest.approx(wanted, abs=0.02)

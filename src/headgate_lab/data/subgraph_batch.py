@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,46 +13,56 @@ from torch import Tensor
 from headgate_lab.data.ragged import ragged
 from headgate_lab.data.subgraphs import Subgraphs
 
-# Drawn in parts, so that the random numbers themselves never fill the memory.
+# Random numbers are drawn in parts, so that they never fill the memory.
 DRAWN_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which edges edge dropout leaves, for `copies` networks; the two directions of an edge are drawn apart.
+    """What edge dropout leaves, for `copies` networks. The two directions of an edge are drawn apart.
 
     Attributes:
-        spokes: shape (copies, 2, spokes): from the neighbour to its target, then back.
-        chords: shape (copies, 2, chords): from user to item, then back.
+        spokes: of crossing neighbours, (copies, 2, crossing): to the target, from the target.
+        chords: (copies, 2, chords): from user to item, from item to user.
+        bundles: (copies, 2, bundles), how many neighbours of each bundle speak to the target: those that hear it, and
+            those that do not.
     """
 
     spokes: Tensor
     chords: Tensor
+    bundles: Tensor
+
+    def of(self, copy: int) -> Kept:
+        """That of one network alone."""
+        return Kept(*(part[copy : copy + 1] for part in (self.spokes, self.chords, self.bundles)))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Subgraphs of `pairs` pairs for each of `copies` networks; all indices are flat over the copies.
+    """Subgraphs of `pairs` pairs for each of `copies` networks; all numbers count on from copy to copy.
 
-    Targets are numbered (copy, users then items, pair), neighbours (copy, place): in each copy the crossing ones
-    first, filled up to `crossing`, then the quiet ones, filled up to `neighbours`.
+    Targets are numbered (copy, users then items, pair), nodes around them (copy, place): the crossing neighbours,
+    filled up to `crossing`, the bundles, filled up, an item that hears nothing, a user that hears nothing. A slot is
+    (copy, relation, target).
 
     Attributes:
-        labels: of every neighbour 2 for a user, 3 for an item: (copies, neighbours).
-        inward: of every neighbour its slot, (copy, relation, target), or the last slot of all if there is no edge to
-            its target; `outward` likewise for the edge from its target.
+        labels: of every node 2 for a user, 3 for an item: (copies, nodes).
+        inward_nodes: the nodes that targets hear; `inward_slots`, where; `inward_weights`, how many of them.
+        outward: of every node the slot that it hears, or the last one of all if it hears no target.
         sources: of every chord that is left, in both directions, its source among the crossing neighbours.
-        sinks: the neighbour that it leads to.
+        sinks: the node that it leads to.
         relations: its relation, plus relations · copy.
     """
 
     copies: int
     pairs: int
     crossing: int
-    neighbours: int
+    nodes: int
     relation_count: int
     labels: Tensor
-    inward: Tensor
+    inward_nodes: Tensor
+    inward_slots: Tensor
+    inward_weights: Tensor
     outward: Tensor
     sources: Tensor
     sinks: Tensor
@@ -61,6 +72,16 @@ class Batch:
     def slots(self) -> int:
         """Of all targets, without the last one."""
         return 2 * self.copies * self.pairs * self.relation_count
+
+
+class _Pieces(NamedTuple):
+    """Entries of `Subgraphs` that a batch needs: each with its place there and its copy and pair in the batch."""
+
+    position: Tensor
+    inside: Tensor
+    owner: Tensor
+    copy: Tensor
+    pair: Tensor
 
 
 class Batches:
@@ -77,88 +98,100 @@ class Batches:
 
     def draw(self, rate: float, generators: Sequence[torch.Generator]) -> Kept:
         """Edges that stay where each direction is left out with probability `rate`; a generator for each copy."""
-        spokes = torch.stack([self._drawn(len(self.host.spokes), rate, one) for one in generators])
-        chords = torch.stack([self._drawn(len(self.host.chord_users), rate, one) for one in generators])
-        return Kept(spokes, chords)
+        drawn = [self._draw(rate, generator) for generator in generators]
+        return Kept(*(torch.stack(parts) for parts in zip(*drawn, strict=True)))
 
-    def _drawn(self, count: int, rate: float, generator: torch.Generator) -> Tensor:
-        kept = torch.empty(2 * count, dtype=torch.bool, device=self.device)
-        for part in kept.split(DRAWN_AT_ONCE):
-            torch.ge(torch.rand(len(part), generator=generator, device=self.device), rate, out=part)
-        return kept.view(2, count)
+    def _draw(self, rate: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        def stays(count: int) -> Tensor:
+            kept = torch.empty(2 * count, dtype=torch.bool, device=self.device)
+            for part in kept.split(DRAWN_AT_ONCE):
+                torch.ge(torch.rand(len(part), generator=generator, device=self.device), rate, out=part)
+            return kept.view(2, count)
+
+        ends = self.there.bundle_sizes.cumsum(0)
+        speaks, hears = stays(int(self.host.bundle_sizes.sum()))
+        counts = torch.stack([speaks & hears, speaks & ~hears]).cumsum(1)
+        bundles = torch.nn.functional.pad(counts, (1, 0))[:, torch.nn.functional.pad(ends, (1, 0))].diff(dim=1)
+        return stays(len(self.host.spokes)), stays(len(self.host.chord_users)), bundles.float()
 
     def batch(self, pairs: Tensor, kept: Kept | None = None) -> Batch:
         """The subgraphs of these pairs, numbers on the host of shape (copies, pairs); without `kept`, all edges."""
         host, (copies, size) = self.host, pairs.shape
-        crossing, quiet, chords = host.crossing[pairs], host.quiet[pairs], host.chords[pairs]
-        most_crossing, most_quiet = int(crossing.sum(1).max()), int(quiet.sum(1).max())
-        neighbours = most_crossing + most_quiet
-        copy = torch.arange(copies).unsqueeze(1)
-        first_crossing = crossing.cumsum(1) - crossing
-        spokes = torch.stack(
-            [
-                torch.stack([crossing, quiet], 1),
-                torch.stack([host.first_spoke[pairs], host.first_spoke[pairs] + crossing], 1),
-                torch.stack([first_crossing, most_crossing + quiet.cumsum(1) - quiet], 1)
-                + (copy * neighbours).unsqueeze(1),
-                torch.arange(size).expand(copies, 2, -1),
-                copy.unsqueeze(1).expand(-1, 2, size),
-            ]
+        crossing, bundles = host.crossing[pairs], host.bundles[pairs]
+        before, bundled = crossing.cumsum(1) - crossing, bundles.cumsum(1) - bundles
+        most = int(crossing.sum(1).max())
+        nodes = most + int(bundles.sum(1).max()) + 2
+        start = torch.arange(copies).unsqueeze(1)
+        shape = copies, size, most, nodes, host.relation_count
+        around = self._around(
+            shape,
+            self._pieces(crossing, host.first_crossing[pairs], before + nodes * start),
+            self._pieces(bundles, host.first_bundle[pairs], bundled + nodes * start + most),
+            kept,
         )
-        edges = torch.stack(
-            [
-                chords,
-                host.first_chord[pairs],
-                first_crossing + most_crossing * copy,
-                first_crossing + neighbours * copy,
-                copy.expand_as(chords),
-            ]
-        )
-        shape = copies, size, most_crossing, neighbours, host.relation_count
-        return Batch(*shape, *self._spokes(shape, spokes, kept), *self._chords(shape, edges, kept))
+        chords = self._chords(shape, self._pieces(host.chords[pairs], host.first_chord[pairs], before), kept)
+        return Batch(*shape, *around, *chords)
 
-    def _spokes(
-        self, shape: tuple[int, int, int, int, int], pieces: Tensor, kept: Kept | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Labels and slots of all neighbours."""
-        copies, size, _, neighbours, relations = shape
-        total = int(pieces[0].sum())
-        lengths, first, begin, target, copy = pieces.flatten(1).to(self.device, non_blocking=True)
-        owner, inside = ragged(lengths, total)
-        position, place = first[owner] + inside, begin[owner] + inside
-        spoke = self.there.spokes[position].long()
-        is_user = spoke >= relations
-        # A user is joined with the target item; target items come after the target users.
-        relation, target = spoke - is_user * relations, target[owner] + is_user * size
-        slot = (relation + copy[owner] * relations) * (2 * size) + target
+    def _pieces(self, counts: Tensor, first: Tensor, begins: Tensor) -> tuple[_Pieces, Tensor]:
+        """Runs of entries, (copies, pairs) of them, and of each entry the number at which its run begins."""
+        copies, size = counts.shape
+        places = torch.arange(copies * size)
+        told = torch.stack([counts.flatten(), first.flatten(), begins.flatten(), places // size, places % size])
+        lengths, first, begins, copy, pair = told.to(self.device, non_blocking=True)
+        owner, inside = ragged(lengths, int(counts.sum()))
+        return _Pieces(first[owner] + inside, inside, owner, copy[owner], pair[owner]), begins[owner]
+
+    def _around(
+        self,
+        shape: tuple[int, int, int, int, int],
+        crossing: tuple[_Pieces, Tensor],
+        bundles: tuple[_Pieces, Tensor],
+        kept: Kept | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Labels, what targets hear, what they are heard by."""
+        copies, size, _, nodes, relations = shape
         none = 2 * copies * size * relations
-        labels = torch.full((copies * neighbours,), 3, device=self.device)
-        labels[place] = 3 - is_user.long()
-        inward = torch.full((2, copies * neighbours), none, device=self.device)
-        for direction in range(2):
-            stays = None if kept is None else kept.spokes[copy[owner], direction, position]
-            inward[direction, place] = slot if stays is None else torch.where(stays, slot, none)
-        return labels.view(copies, neighbours), inward[0], inward[1]
+        labels = torch.full((copies, nodes), 3, device=self.device)
+        labels[:, -1] = 2
+        outward = torch.full((copies * nodes,), none, device=self.device)
+        heard: list[tuple[Tensor, Tensor, Tensor]] = []
+        for (pieces, begins), spokes in ((crossing, self.there.spokes), (bundles, self.there.bundle_spokes)):
+            place, spoke = begins + pieces.inside, spokes[pieces.position].long()
+            is_user = (spoke >= relations).long()
+            # A user is joined with the target item; target items come after the target users.
+            relation = spoke - relations * is_user + relations * pieces.copy
+            slot = relation * (2 * size) + size * is_user + pieces.pair
+            labels.view(-1)[place] = 3 - is_user
+            outward[place] = slot
+            heard.append((place, slot, is_user))
+        if kept is None:
+            sizes = self.there.bundle_sizes[bundles[0].position].float()
+            weights = torch.cat([torch.ones(len(heard[0][0]), device=self.device), sizes])
+            return labels, *(torch.cat(part) for part in list(zip(*heard, strict=True))[:2]), weights, outward
+        speaks, hears = kept.spokes[crossing[0].copy, :, crossing[0].position].unbind(1)
+        outward[heard[0][0]] = torch.where(hears, heard[0][1], none)
+        (place, slot, _), (bundle, bundle_slot, is_user) = heard
+        deaf = nodes * bundles[0].copy + (nodes - 2) + is_user
+        counts = kept.bundles[bundles[0].copy, :, bundles[0].position]
+        return (
+            labels,
+            torch.cat([place, bundle, deaf]),
+            torch.cat([slot, bundle_slot, bundle_slot]),
+            torch.cat([speaks.float(), counts[:, 0], counts[:, 1]]),
+            outward,
+        )
 
     def _chords(
-        self, shape: tuple[int, int, int, int, int], pieces: Tensor, kept: Kept | None
+        self, shape: tuple[int, int, int, int, int], chords: tuple[_Pieces, Tensor], kept: Kept | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sources, sinks and relations of all chords that are left."""
-        total = int(pieces[0].sum())
-        lengths, first, begin, sink, copy = pieces.flatten(1).to(self.device, non_blocking=True)
-        owner, inside = ragged(lengths, total)
-        position = first[owner] + inside
-        user, item = self.there.chord_users[position].long(), self.there.chord_items[position].long()
-        relation = self.there.chord_relations[position].long() + copy[owner] * shape[-1]
-        begin, sink = begin[owner], sink[owner]
-        found = torch.stack(
-            [
-                torch.cat([begin + user, begin + item]),
-                torch.cat([sink + item, sink + user]),
-                torch.cat([relation, relation]),
-            ]
-        )
+        _, _, most, nodes, relations = shape
+        (position, _, _, copy, _), begins = chords
+        user = self.there.chord_users[position].long() + begins
+        item = self.there.chord_items[position].long() + begins
+        relation = self.there.chord_relations[position].long() + relations * copy
+        ends = torch.stack([torch.cat([user, item]), torch.cat([item, user]), relation.repeat(2), copy.repeat(2)])
         if kept is not None:
-            stays = kept.chords[copy[owner], :, position]
-            found = found[:, stays.T.reshape(-1)]
-        return found[0], found[1], found[2]
+            ends = ends[:, kept.chords[copy, :, position].T.flatten()]
+        source, sink, relation, copy = ends
+        return source + most * copy, sink + nodes * copy, relation

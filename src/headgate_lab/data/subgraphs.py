@@ -2,8 +2,9 @@
 
 Its nodes are the two targets, user and item, their neighbours (every other user of the item, every other item of the
 user), and all ratings between these are its edges, but for the rating to be predicted. So each neighbour has exactly
-one edge with a target, its *spoke*; every other edge joins two neighbours: a *chord*. That is how subgraphs are kept,
-flat, one after the other, extracted once.
+one edge with a target, its *spoke*; every other edge joins two neighbours: a *chord*. Neighbours with chords are
+*crossing*. The others, most of them, are told apart by nothing but their spoke: those of one kind and one relation are
+kept as one *bundle* and its size. Subgraphs are kept flat, one after the other, extracted once.
 """
 
 from __future__ import annotations
@@ -42,25 +43,29 @@ class RatingGraph:
 
 @dataclass(frozen=True)
 class Subgraphs:
-    """Subgraphs of pairs, flat. Within a pair, neighbours with chords come first: the *crossing* ones.
+    """Subgraphs of pairs, flat. What follows is a number for each pair, then one for each spoke, bundle or chord.
 
     Attributes:
         relation_count: how many relations there are.
-        crossing: of each pair, how many neighbours have chords; `quiet`, how many have none; `chords`, their number.
-        first_spoke: where each pair's neighbours begin; `first_chord` likewise.
-        spokes: of every neighbour, its relation to the target that it is joined with, plus `relation_count` if it is
-            a user.
+        crossing: how many crossing neighbours a pair has; `first_crossing`, where they begin.
+        bundles: how many bundles; `first_bundle`, where they begin.
+        chords: how many chords; `first_chord`, where they begin.
+        spokes: of every crossing neighbour, its relation to its target, plus `relation_count` if it is a user.
+        bundle_spokes: likewise of every bundle; `bundle_sizes`, how many neighbours it is.
         chord_users: of every chord, its user's place among the crossing neighbours of the pair; `chord_items` likewise.
         chord_relations: its relation.
     """
 
     relation_count: int
     crossing: Tensor
-    quiet: Tensor
+    first_crossing: Tensor
+    bundles: Tensor
+    first_bundle: Tensor
     chords: Tensor
-    first_spoke: Tensor
     first_chord: Tensor
     spokes: Tensor
+    bundle_spokes: Tensor
+    bundle_sizes: Tensor
     chord_users: Tensor
     chord_items: Tensor
     chord_relations: Tensor
@@ -84,10 +89,8 @@ def enclosing(graph: RatingGraph, users: Tensor, items: Tensor, *, most: int | N
     """
     table = _Table(graph)
     generator = torch.Generator().manual_seed(seed)
-    parts = []
-    for chosen in table.pieces(users, items):
-        parts.append(_extract(table, users[chosen], items[chosen], most, generator))
-    return _joined(graph.relation_count, parts)
+    parts = [_extract(table, users[chosen], items[chosen], most, generator) for chosen in table.pieces(users, items)]
+    return Subgraphs(graph.relation_count, *(torch.cat(column) for column in _columns(parts)))
 
 
 class _Table:
@@ -139,36 +142,46 @@ class _Rows:
         return owner[other], columns[other]
 
 
-def _extract(table: _Table, users: Tensor, items: Tensor, most: int | None, generator: torch.Generator) -> Subgraphs:
+def _extract(
+    table: _Table, users: Tensor, items: Tensor, most: int | None, generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    """The columns of `Subgraphs` for some pairs, without those that say where something begins."""
     user_pair, user = _drawn(*table.users_of.of(items, but=users), most, generator)
     item_pair, item = _drawn(*table.items_of.of(users, but=items), most, generator)
     left, right, chord_relations = _chords(table, user_pair, user, item_pair, item, len(users))
-    # Users first, then items, until they are brought into their order.
+    # Users first, then items.
     pair = torch.cat([user_pair, item_pair])
-    spokes = torch.cat(
-        [table.relation(user, items[user_pair]) + table.relation_count, table.relation(users[item_pair], item)]
-    )
-    has_chords = torch.zeros(len(pair), dtype=torch.bool)
-    has_chords[left] = has_chords[len(user) + right] = True
-    order = torch.argsort(2 * pair + ~has_chords, stable=True)
-    counts = torch.bincount(pair, minlength=len(users))
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order))
-    place -= (counts.cumsum(0) - counts)[pair]
-    crossing = torch.bincount(pair[has_chords], minlength=len(users))
-    chords = torch.bincount(user_pair[left], minlength=len(users))
-    return Subgraphs(
-        table.relation_count,
+    of_users = table.relation(user, items[user_pair]) + table.relation_count
+    spokes = torch.cat([of_users, table.relation(users[item_pair], item)])
+    crosses = torch.zeros(len(pair), dtype=torch.bool)
+    crosses[left] = crosses[len(user) + right] = True
+    crossing, chords = (torch.bincount(owner, minlength=len(users)) for owner in (pair[crosses], user_pair[left]))
+    order = crosses.nonzero().squeeze(1)
+    order = order[torch.argsort(pair[order], stable=True)]
+    place = torch.zeros_like(pair)
+    place[order] = ragged(crossing)[1]
+    kinds = 2 * table.relation_count
+    bundle, sizes = (pair * kinds + spokes)[~crosses].unique(return_counts=True)
+    return (
         crossing,
-        counts - crossing,
+        torch.bincount(bundle // kinds, minlength=len(users)),
         chords,
-        counts.cumsum(0) - counts,
-        chords.cumsum(0) - chords,
-        spokes[order].to(_smallest(2 * table.relation_count)),
-        place[left].to(_smallest(int(counts.max()))),
-        place[len(user) + right].to(_smallest(int(counts.max()))),
-        chord_relations.to(_smallest(table.relation_count)),
+        spokes[order].to(_smallest(kinds)),
+        (bundle % kinds).to(_smallest(kinds)),
+        sizes.to(torch.int32),
+        place[left].to(_smallest(len(user))),
+        place[len(user) + right].to(_smallest(len(item))),
+        chord_relations.to(_smallest(kinds)),
     )
+
+
+def _columns(parts: list[tuple[Tensor, ...]]) -> Iterator[list[Tensor]]:
+    """The columns of `Subgraphs`, part by part."""
+    for number, column in enumerate(zip(*parts, strict=True)):
+        yield list(column)
+        if number < 3:
+            whole = torch.cat(column)
+            yield [whole.cumsum(0) - whole]
 
 
 def _chords(
@@ -193,25 +206,6 @@ def _drawn(pair: Tensor, neighbour: Tensor, most: int | None, generator: torch.G
     _, rank = ragged(counts)
     kept = shuffled[rank < most].sort().values
     return pair[kept], neighbour[kept]
-
-
-def _joined(relation_count: int, parts: list[Subgraphs]) -> Subgraphs:
-    """All of them, one after the other."""
-
-    def all_of(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
-
-    crossing, quiet, chords = all_of("crossing"), all_of("quiet"), all_of("chords")
-    spokes = crossing + quiet
-    return Subgraphs(
-        relation_count,
-        crossing,
-        quiet,
-        chords,
-        spokes.cumsum(0) - spokes,
-        chords.cumsum(0) - chords,
-        *(all_of(name) for name in ("spokes", "chord_users", "chord_items", "chord_relations")),
-    )
 
 
 def _smallest(below: int) -> torch.dtype:

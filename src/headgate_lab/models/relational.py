@@ -69,7 +69,7 @@ def relational(centre: Tensor, around: Tensor, weights: Weights, batch: Batch) -
 
     Args:
         centre: states of the targets before it, (networks, 2 · pairs, inputs).
-        around: states of the neighbours, (networks, neighbours, inputs).
+        around: states of the nodes around them, (networks, nodes, inputs).
         weights: of the layer.
         batch: the subgraphs.
     """
@@ -109,8 +109,9 @@ class _Layer(torch.autograd.Function):
 def _centre(centre: Tensor, around: Tensor, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The targets, and for the gradient what they collected: by relation, and by base."""
     networks, _, bases = weights.mix.shape
-    slots = around.new_zeros(batch.slots + 1, around.shape[2]).index_add_(0, batch.inward, around.flatten(0, 1))
-    collected = slots[:-1].view(networks, batch.relation_count, -1)
+    heard = around.flatten(0, 1).index_select(0, batch.inward_nodes).mul_(batch.inward_weights.unsqueeze(1))
+    slots = around.new_zeros(batch.slots, around.shape[2]).index_add_(0, batch.inward_slots, heard)
+    collected = slots.view(networks, batch.relation_count, -1)
     by_base = torch.bmm(weights.mix.mT, collected).view(networks, bases, centre.shape[1], -1)
     by_base = by_base.transpose(1, 2).flatten(2)
     found = torch.baddbmm(weights.bias.unsqueeze(1), centre, weights.root)

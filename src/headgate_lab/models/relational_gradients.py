@@ -30,7 +30,7 @@ def gradients(
     of_base = of_base.view(*arrived.shape[:2], mix.shape[2], -1).transpose(1, 2).flatten(2)
     of_mix = torch.bmm(collected, of_base.mT)
     of_centre = torch.bmm(arrived, root.mT) if states else None
-    of_around = _spread(torch.bmm(mix, of_base), batch.inward, around) if states else None
+    of_around = _heard(torch.bmm(mix, of_base), batch, around) if states else None
     if rest:
         parts = _neighbours(kept, torch.ops.aten.tanh_backward(arriving[1], rest[0]), batch, of_centre, of_around)
         for total, part in zip((of_mix, of_bases, of_root, of_bias), parts, strict=True):
@@ -61,7 +61,10 @@ def _neighbours(
     return of_mix, of_bases.add(chord_bases), torch.bmm(around.mT, arrived), arrived.sum(1)
 
 
-def _spread(slots: Tensor, places: Tensor, like: Tensor) -> Tensor:
-    """Slots, (networks, relations, targets · inputs), read at every neighbour; the last slot is empty."""
-    rows = torch.cat([slots.view(-1, like.shape[2]), slots.new_zeros(1, like.shape[2])])
-    return rows.index_select(0, places).view_as(like)
+def _heard(slots: Tensor, batch: Batch, around: Tensor) -> Tensor:
+    """From the gradient of slots, (networks, relations, targets · inputs), to that of the nodes heard there."""
+    arrived = slots.view(batch.slots, -1).index_select(0, batch.inward_slots)
+    arrived.mul_(batch.inward_weights.unsqueeze(1))
+    found = torch.zeros_like(around)
+    found.view(-1, around.shape[2]).index_add_(0, batch.inward_nodes, arrived)
+    return found
