@@ -22,6 +22,8 @@ from headgate_lab.engine.stacked import forbid_tf32
 from headgate_lab.models.igmc import Head, Igmc, targets
 from headgate_lab.models.relational import Weights, roughness
 
+OFFSET = "head.gate.offset"
+
 
 @dataclass(frozen=True)
 class Fitting:
@@ -34,6 +36,7 @@ class Fitting:
         smoothness: weight of the roughness of relations, summed over the layers.
         lr: Adam's learning rate; a tenth of it after every `fall` epochs.
         batch: pairs a step.
+        offset_lr: Adam's learning rate for the offset of the gate; None: the same.
     """
 
     strength: float = 0.0
@@ -43,13 +46,14 @@ class Fitting:
     lr: float = 1e-3
     fall: int = 50
     batch: int = 50
+    offset_lr: float | None = None
 
 
 class RatingNetworks:
     """Networks of one shape on the same ratings.
 
     Args:
-        networks: fresh ones, one for each seed. They are left as they are.
+        networks: fresh ones, one for each seed. They are left as they are. Where their gate has a floor, it is kept.
         subgraphs: of the pairs to learn from.
         ratings: of these pairs.
         fitting: how to learn.
@@ -74,14 +78,17 @@ class RatingNetworks:
         parameters, buffers = stack_module_state(list(networks))
         self.parameters = {name: value.detach().to(device).requires_grad_() for name, value in parameters.items()}
         self.buffers = {name: value.detach().to(device) for name, value in buffers.items()}
-        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=fitting.lr, fused=True)
+        self.optimizer = torch.optim.Adam(self._groups(), lr=fitting.lr, fused=True)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        gate = hg.gates(networks[0]).get("head.gate")
+        self.lowest = float(gate.lowest) if gate is not None and gate.floor else None
 
     def epoch(self) -> list[float]:
         """Learns from every pair once; the mean squared error of each network on the way."""
         size, (order, kept, noise) = self.fitting.batch, self._drawn()
         ratings = self.ratings[order].to(self.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.fitting.lr * 0.1 ** (self.done // self.fitting.fall)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * 0.1 ** (self.done // self.fitting.fall)
         total = torch.zeros(len(self.seeds), device=self.device)
         for begin in range(0, order.shape[1], size):
             part = slice(begin, begin + size)
@@ -103,6 +110,8 @@ class RatingNetworks:
         self.optimizer.zero_grad()
         objective.sum().backward()
         self.optimizer.step()
+        if self.lowest is not None:
+            self.parameters[OFFSET].data.clamp_(min=self.lowest)
         return errors.detach()
 
     @torch.no_grad()
@@ -149,6 +158,13 @@ class RatingNetworks:
         shape = count, self.template.head.hidden.out_features
         noise = torch.stack([torch.rand(shape, generator=one, device=self.device) < share for one in there])
         return order, kept, noise
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """One group, or the offsets in one of their own."""
+        if self.fitting.offset_lr is None:
+            return [{"params": list(self.parameters.values())}]
+        others = [value for name, value in self.parameters.items() if name != OFFSET]
+        return [{"params": others}, {"params": [self.parameters[OFFSET]], "lr": self.fitting.offset_lr}]
 
     def _layers(self) -> list[Weights]:
         return [
