@@ -45,11 +45,16 @@ class Number:
 
 @dataclass(frozen=True)
 class Part:
-    """What belongs to one experiment: its numbers, and the words above its table."""
+    """What belongs to one experiment: its numbers, and the words above its table.
+
+    Attributes:
+        ours: metrics that the paper does not print, to be shown beside its own for every recipe.
+    """
 
     title: str
     place: str
     numbers: tuple[Number, ...] = field(repr=False)
+    ours: tuple[str, ...] = ()
 
 
 def parse(text: str) -> float:

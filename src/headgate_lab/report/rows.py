@@ -41,11 +41,17 @@ def rows(experiment: str, records: Sequence[Record]) -> list[Row]:
     Raises:
         ReportError: a number of the paper fits several recipes, or a metric is not what its row needs.
     """
-    groups, numbers = by_recipe(records), PAPER[experiment].numbers
+    groups, numbers, beside = by_recipe(records), PAPER[experiment].numbers, PAPER[experiment].ours
     printed = [_printed(experiment, number, groups) for number in numbers]
     pinned = _pinned(numbers, groups)
-    left = [group for group in groups if not any(group.fits(number.setting) for number in numbers)]
-    found = printed + [row for group in left for row in _own(experiment, group, pinned, numbers)]
+    found = list(printed)
+    for group in groups:
+        known = any(group.fits(number.setting) for number in numbers)
+        theirs = [] if known else list(dict.fromkeys((number.metric, number.statistic) for number in numbers))
+        wanted = [*theirs, *((metric, "mean") for metric in beside)]
+        # Where the paper prints nothing, all there is.
+        wanted = wanted or ([] if known else [(metric, "mean") for metric in _numbers(group)])
+        found += _own(experiment, group, pinned, wanted)
     return found if any(row.text for row in found) else _in_order(found, pinned)
 
 
@@ -61,11 +67,12 @@ def _printed(experiment: str, number: Number, groups: Sequence[Runs]) -> Row:
     )  # fmt: skip
 
 
-def _own(experiment: str, group: Runs, pinned: Sequence[str], numbers: Sequence[Number]) -> Iterator[Row]:
-    """The same metrics as the paper's, of a recipe that the paper does not have; all numbers if it prints none."""
+def _own(
+    experiment: str, group: Runs, pinned: Sequence[str], wanted: Sequence[tuple[str, str]]
+) -> Iterator[Row]:  # fmt: skip
+    """Metrics and statistics of a recipe that the paper does not have."""
     setting = {name: group.config[name] for name in pinned if name in group.config}
-    printed = dict.fromkeys((number.metric, number.statistic) for number in numbers)
-    for metric, statistic in printed or [(metric, "mean") for metric in _numbers(group)]:
+    for metric, statistic in wanted:
         values = _values(group, Number(metric, {}, "", statistic=statistic))
         if values:
             ours, sd = _measured(values, statistic)
