@@ -110,6 +110,11 @@ def test_roughness_is_that_of_the_matrices() -> None:
     matrices = torch.einsum("rb,bio->rio", layer.mix, layer.bases)
     wanted = sum(((matrices[r + 1] - matrices[r]) ** 2).sum() for r in range(4))
     torch.testing.assert_close(roughness(layer.weights())[0], wanted)
+    several = [
+        torch.randn(shape, dtype=torch.float64, generator=seeded()).requires_grad_()
+        for shape in ((2, 5, 4), (2, 4, 3, 2))
+    ]
+    assert torch.autograd.gradcheck(lambda mix, bases: roughness(Weights(mix, bases, mix, mix)), several)
 
 
 def test_tanh() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
+from torch.utils._pytree import tree_map_only
 
 import headgate as hg
 from headgate_lab.data.subgraph_batch import Batch, Batches
@@ -184,8 +185,12 @@ class RatingNetworks:
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], targets: Tensor, noise: Any) -> Any:
             return functional_call(self._head, (parameters, buffers), (targets, noise))
 
+        inputs = parameters, buffers, targets(layers, batch), noise
+        if len(self.seeds) == 1:  # the same, without the cost of vmap in every step
+            ratings, penalty = one(*tree_map_only(Tensor, lambda value: value[0], inputs))
+            return ratings.unsqueeze(0), penalty.unsqueeze(0)
         axes = (0, 0, 0, None if noise is None else 0)
-        rated: tuple[Tensor, Tensor] = torch.vmap(one, axes)(parameters, buffers, targets(layers, batch), noise)
+        rated: tuple[Tensor, Tensor] = torch.vmap(one, axes)(*inputs)
         return rated
 
 

@@ -60,8 +60,30 @@ class RelationalLayer(nn.Module):
 
 def roughness(weights: Weights) -> Tensor:
     """Σ_r ‖W_{r+1} − W_r‖², one number a network: small where ratings next to each other mean about the same."""
-    steps, flat = weights.mix.diff(dim=1), weights.bases.flatten(2)
-    return (torch.bmm(steps, torch.bmm(flat, flat.mT)) * steps).sum((1, 2))
+    rough: Tensor = _Roughness.apply(weights.mix, weights.bases)  # type: ignore[no-untyped-call]
+    return rough
+
+
+class _Roughness(torch.autograd.Function):
+    """By the products of bases, (bases, bases), in place of all matrices."""
+
+    @staticmethod
+    def forward(ctx: Any, mix: Tensor, bases: Tensor) -> Tensor:
+        flat = bases.flatten(2)
+        steps = mix.diff(dim=1)
+        scaled = torch.bmm(steps, torch.bmm(flat, flat.mT))
+        ctx.save_for_backward(steps, scaled, bases)
+        return (scaled * steps).sum((1, 2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, Tensor]:
+        steps, scaled, bases = ctx.saved_tensors
+        factor = 2 * arriving.view(-1, 1, 1)
+        of_bases = torch.bmm(torch.bmm(steps.mT, steps), bases.flatten(2)).mul_(factor)
+        # Each relation ends one step and begins the next.
+        of_mix = nn.functional.pad(scaled, (0, 0, 1, 1)).diff(dim=1).neg_().mul_(factor)
+        return of_mix, of_bases.view_as(bases)
 
 
 def relational(centre: Tensor, around: Tensor, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
