@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headgate_lab.data.ragged import ragged
 from headgate_lab.data.subgraphs import Subgraphs
@@ -74,14 +75,32 @@ class Batch:
         return 2 * self.copies * self.pairs * self.relation_count
 
 
-class _Pieces(NamedTuple):
-    """Entries of `Subgraphs` that a batch needs: each with its place there and its copy and pair in the batch."""
+class _Shape(NamedTuple):
+    """The numbers of a `Batch`."""
+
+    copies: int
+    pairs: int
+    crossing: int
+    nodes: int
+    relations: int
+
+
+class _Entries(NamedTuple):
+    """Entries of `Subgraphs` that a batch needs.
+
+    Attributes:
+        position: where they are there.
+        copy: for which network.
+        pair: of which pair of the batch.
+        begin: the number that the first entry of the same pair has in the batch.
+        place: their own number in it.
+    """
 
     position: Tensor
-    inside: Tensor
-    owner: Tensor
     copy: Tensor
     pair: Tensor
+    begin: Tensor
+    place: Tensor
 
 
 class Batches:
@@ -89,12 +108,8 @@ class Batches:
 
     def __init__(self, subgraphs: Subgraphs, device: torch.device) -> None:
         self.host, self.device = subgraphs, device
-        moved = {
-            field.name: value.to(device)
-            for field in dataclasses.fields(subgraphs)
-            if isinstance(value := getattr(subgraphs, field.name), Tensor)
-        }
-        self.there = dataclasses.replace(subgraphs, **moved)
+        columns = [getattr(subgraphs, field.name) for field in dataclasses.fields(subgraphs)[1:]]
+        self.there = Subgraphs(subgraphs.relation_count, *(column.to(device) for column in columns))
 
     def draw(self, rate: float, generators: Sequence[torch.Generator]) -> Kept:
         """Edges that stay where each direction is left out with probability `rate`; a generator for each copy."""
@@ -111,7 +126,7 @@ class Batches:
         ends = self.there.bundle_sizes.cumsum(0)
         speaks, hears = stays(int(self.host.bundle_sizes.sum()))
         counts = torch.stack([speaks & hears, speaks & ~hears]).cumsum(1)
-        bundles = torch.nn.functional.pad(counts, (1, 0))[:, torch.nn.functional.pad(ends, (1, 0))].diff(dim=1)
+        bundles = pad(counts, (1, 0))[:, pad(ends, (1, 0))].diff(dim=1)
         return stays(len(self.host.spokes)), stays(len(self.host.chord_users)), bundles.float()
 
     def batch(self, pairs: Tensor, kept: Kept | None = None) -> Batch:
@@ -121,77 +136,66 @@ class Batches:
         before, bundled = crossing.cumsum(1) - crossing, bundles.cumsum(1) - bundles
         most = int(crossing.sum(1).max())
         nodes = most + int(bundles.sum(1).max()) + 2
-        start = torch.arange(copies).unsqueeze(1)
-        shape = copies, size, most, nodes, host.relation_count
-        around = self._around(
-            shape,
-            self._pieces(crossing, host.first_crossing[pairs], before + nodes * start),
-            self._pieces(bundles, host.first_bundle[pairs], bundled + nodes * start + most),
-            kept,
-        )
-        chords = self._chords(shape, self._pieces(host.chords[pairs], host.first_chord[pairs], before), kept)
-        return Batch(*shape, *around, *chords)
+        start = nodes * torch.arange(copies).unsqueeze(1)
+        shape = _Shape(copies, size, most, nodes, host.relation_count)
+        spokes = self._entries(crossing, host.first_crossing[pairs], before + start)
+        bundled = self._entries(bundles, host.first_bundle[pairs], bundled + start + most)
+        chords = self._entries(host.chords[pairs], host.first_chord[pairs], before)
+        return Batch(*shape, *self._around(shape, spokes, bundled, kept), *self._chords(shape, chords, kept))
 
-    def _pieces(self, counts: Tensor, first: Tensor, begins: Tensor) -> tuple[_Pieces, Tensor]:
-        """Runs of entries, (copies, pairs) of them, and of each entry the number at which its run begins."""
-        copies, size = counts.shape
-        places = torch.arange(copies * size)
-        told = torch.stack([counts.flatten(), first.flatten(), begins.flatten(), places // size, places % size])
-        lengths, first, begins, copy, pair = told.to(self.device, non_blocking=True)
+    def _entries(self, counts: Tensor, first: Tensor, begins: Tensor) -> _Entries:
+        """Runs of so many entries from these positions on, numbered from there on in the batch; all (copies, pairs)."""
+        numbers = torch.arange(counts.numel()).view_as(counts)
+        told = torch.stack([counts, first, numbers // counts.shape[1], numbers % counts.shape[1], begins]).flatten(1)
+        lengths, first, copy, pair, begins = told.to(self.device, non_blocking=True)
         owner, inside = ragged(lengths, int(counts.sum()))
-        return _Pieces(first[owner] + inside, inside, owner, copy[owner], pair[owner]), begins[owner]
+        begin = begins[owner]
+        return _Entries(first[owner] + inside, copy[owner], pair[owner], begin, begin + inside)
 
     def _around(
-        self,
-        shape: tuple[int, int, int, int, int],
-        crossing: tuple[_Pieces, Tensor],
-        bundles: tuple[_Pieces, Tensor],
-        kept: Kept | None,
+        self, shape: _Shape, spokes: _Entries, bundles: _Entries, kept: Kept | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Labels, what targets hear, what they are heard by."""
-        copies, size, _, nodes, relations = shape
-        none = 2 * copies * size * relations
-        labels = torch.full((copies, nodes), 3, device=self.device)
+        """Labels; nodes that targets hear, in which slots, how many of each; slots that nodes hear."""
+        none = 2 * shape.copies * shape.pairs * shape.relations
+        slot, is_user = _slots(shape, spokes, self.there.spokes)
+        bundle_slot, users_bundled = _slots(shape, bundles, self.there.bundle_spokes)
+        places = torch.cat([spokes.place, bundles.place])
+        labels = torch.full((shape.copies, shape.nodes), 3, device=self.device)
         labels[:, -1] = 2
-        outward = torch.full((copies * nodes,), none, device=self.device)
-        heard: list[tuple[Tensor, Tensor, Tensor]] = []
-        for (pieces, begins), spokes in ((crossing, self.there.spokes), (bundles, self.there.bundle_spokes)):
-            place, spoke = begins + pieces.inside, spokes[pieces.position].long()
-            is_user = (spoke >= relations).long()
-            # A user is joined with the target item; target items come after the target users.
-            relation = spoke - relations * is_user + relations * pieces.copy
-            slot = relation * (2 * size) + size * is_user + pieces.pair
-            labels.view(-1)[place] = 3 - is_user
-            outward[place] = slot
-            heard.append((place, slot, is_user))
+        labels.view(-1)[places] = 3 - torch.cat([is_user, users_bundled])
+        outward = torch.full((shape.copies * shape.nodes,), none, device=self.device)
+        outward[bundles.place] = bundle_slot
         if kept is None:
-            sizes = self.there.bundle_sizes[bundles[0].position].float()
-            weights = torch.cat([torch.ones(len(heard[0][0]), device=self.device), sizes])
-            return labels, *(torch.cat(part) for part in list(zip(*heard, strict=True))[:2]), weights, outward
-        speaks, hears = kept.spokes[crossing[0].copy, :, crossing[0].position].unbind(1)
-        outward[heard[0][0]] = torch.where(hears, heard[0][1], none)
-        (place, slot, _), (bundle, bundle_slot, is_user) = heard
-        deaf = nodes * bundles[0].copy + (nodes - 2) + is_user
-        counts = kept.bundles[bundles[0].copy, :, bundles[0].position]
-        return (
-            labels,
-            torch.cat([place, bundle, deaf]),
-            torch.cat([slot, bundle_slot, bundle_slot]),
-            torch.cat([speaks.float(), counts[:, 0], counts[:, 1]]),
-            outward,
-        )
+            outward[spokes.place] = slot
+            sizes = self.there.bundle_sizes[bundles.position].float()
+            return labels, places, torch.cat([slot, bundle_slot]), torch.cat([_ones(slot), sizes]), outward
+        speaks, hears = kept.spokes[spokes.copy, :, spokes.position].unbind(1)
+        outward[spokes.place] = torch.where(hears, slot, none)
+        hearing, deaf = kept.bundles[bundles.copy, :, bundles.position].unbind(1)
+        deaf_nodes = shape.nodes * (bundles.copy + 1) - 2 + users_bundled
+        weights = torch.cat([speaks.float(), hearing, deaf])
+        return labels, torch.cat([places, deaf_nodes]), torch.cat([slot, bundle_slot, bundle_slot]), weights, outward
 
-    def _chords(
-        self, shape: tuple[int, int, int, int, int], chords: tuple[_Pieces, Tensor], kept: Kept | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _chords(self, shape: _Shape, chords: _Entries, kept: Kept | None) -> tuple[Tensor, Tensor, Tensor]:
         """Sources, sinks and relations of all chords that are left."""
-        _, _, most, nodes, relations = shape
-        (position, _, _, copy, _), begins = chords
-        user = self.there.chord_users[position].long() + begins
-        item = self.there.chord_items[position].long() + begins
-        relation = self.there.chord_relations[position].long() + relations * copy
+        position, copy = chords.position, chords.copy
+        user = self.there.chord_users[position].long() + chords.begin
+        item = self.there.chord_items[position].long() + chords.begin
+        relation = self.there.chord_relations[position].long() + shape.relations * copy
         ends = torch.stack([torch.cat([user, item]), torch.cat([item, user]), relation.repeat(2), copy.repeat(2)])
         if kept is not None:
             ends = ends[:, kept.chords[copy, :, position].T.flatten()]
         source, sink, relation, copy = ends
-        return source + most * copy, sink + nodes * copy, relation
+        return source + shape.crossing * copy, sink + shape.nodes * copy, relation
+
+
+def _slots(shape: _Shape, entries: _Entries, spokes: Tensor) -> tuple[Tensor, Tensor]:
+    """The slot of each spoke, and 1 where it is a user's: those are joined with target items, which come second."""
+    spoke = spokes[entries.position].long()
+    is_user = (spoke >= shape.relations).long()
+    relation = spoke - shape.relations * is_user + shape.relations * entries.copy
+    return (2 * relation + is_user) * shape.pairs + entries.pair, is_user
+
+
+def _ones(like: Tensor) -> Tensor:
+    return torch.ones_like(like, dtype=torch.float32)

@@ -81,8 +81,8 @@ class RatingNetworks:
         self.buffers = {name: value.detach().to(device) for name, value in buffers.items()}
         self.optimizer = torch.optim.Adam(self._groups(), lr=fitting.lr, fused=True)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        gate = hg.gates(networks[0]).get("head.gate")
-        self.lowest = float(gate.lowest) if gate is not None and gate.floor else None
+        gate = networks[0].head.gate
+        self.lowest = float(gate.lowest) if isinstance(gate, hg.Gate) and gate.floor else None
 
     def epoch(self) -> list[float]:
         """Learns from every pair once; the mean squared error of each network on the way."""
