@@ -22,9 +22,13 @@ NETWORK = "network."
 
 def write_recommender(path: Path, network: Igmc, rated: NamedRatings, levels: Tensor, most: int | None) -> None:
     """Writes it, whole or not at all."""
-    tensors = {NETWORK + name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     ratings = rated.ratings
-    tensors |= {"users": ratings.users, "items": ratings.items, "values": ratings.values, "levels": levels}
+    tensors = {"users": ratings.users, "items": ratings.items, "values": ratings.values, "levels": levels}
+    tensors |= {NETWORK + name: value for name, value in network.state_dict().items()}
+    # Copies: users and items may be columns of one tensor.
+    tensors = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
+    }
     told = {"version": VERSION, "users": rated.user_names, "items": rated.item_names, "most": most}
     write_whole(path, save(tensors, {KEY: json.dumps(told)}))
 

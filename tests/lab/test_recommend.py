@@ -70,6 +70,8 @@ def test_a_csv_of_numbers(tmp_path: Path) -> None:
     recommender = train_recommender(path, epochs=1)
     assert recommender.levels.tolist() == [1.0, 2.0, 3.0]
     assert recommender.predict([3], [4]).shape == (1,)
+    recommender.save(tmp_path / "a.safetensors")
+    assert Recommender.load(tmp_path / "a.safetensors").predict([3], [4]) == recommender.predict([3], [4])
 
 
 @pytest.mark.parametrize(
