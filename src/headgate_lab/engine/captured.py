@@ -51,6 +51,7 @@ def captured_where_possible(step: Callable[[], None], state: Sequence[Tensor]) -
             step()
     torch.cuda.current_stream().wait_stream(aside)
     replay = captured(step)
-    for tensor, old in zip(state, before, strict=True):
-        tensor.copy_(old)
+    with torch.no_grad():
+        for tensor, old in zip(state, before, strict=True):
+            tensor.copy_(old)
     return replay
