@@ -133,13 +133,13 @@ class Batches:
         """The subgraphs of these pairs, numbers on the host of shape (copies, pairs); without `kept`, all edges."""
         host, (copies, size) = self.host, pairs.shape
         crossing, bundles = host.crossing[pairs], host.bundles[pairs]
-        before, bundled = crossing.cumsum(1) - crossing, bundles.cumsum(1) - bundles
+        before, bundles_before = crossing.cumsum(1) - crossing, bundles.cumsum(1) - bundles
         most = int(crossing.sum(1).max())
         nodes = most + int(bundles.sum(1).max()) + 2
         start = nodes * torch.arange(copies).unsqueeze(1)
         shape = _Shape(copies, size, most, nodes, host.relation_count)
         spokes = self._entries(crossing, host.first_crossing[pairs], before + start)
-        bundled = self._entries(bundles, host.first_bundle[pairs], bundled + start + most)
+        bundled = self._entries(bundles, host.first_bundle[pairs], bundles_before + start + most)
         chords = self._entries(host.chords[pairs], host.first_chord[pairs], before)
         return Batch(*shape, *self._around(shape, spokes, bundled, kept), *self._chords(shape, chords, kept))
 
