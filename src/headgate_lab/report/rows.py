@@ -46,12 +46,7 @@ def rows(experiment: str, records: Sequence[Record]) -> list[Row]:
     pinned = _pinned(numbers, groups)
     found = list(printed)
     for group in groups:
-        known = any(group.fits(number.setting) for number in numbers)
-        theirs = [] if known else list(dict.fromkeys((number.metric, number.statistic) for number in numbers))
-        wanted = [*theirs, *((metric, "mean") for metric in beside)]
-        # Where the paper prints nothing, all there is.
-        wanted = wanted or ([] if known else [(metric, "mean") for metric in _numbers(group)])
-        found += _own(experiment, group, pinned, wanted)
+        found += _own(experiment, group, pinned, numbers, beside)
     return found if any(row.text for row in found) else _in_order(found, pinned)
 
 
@@ -68,11 +63,20 @@ def _printed(experiment: str, number: Number, groups: Sequence[Runs]) -> Row:
 
 
 def _own(
-    experiment: str, group: Runs, pinned: Sequence[str], wanted: Sequence[tuple[str, str]]
-) -> Iterator[Row]:  # fmt: skip
-    """Metrics and statistics of a recipe that the paper does not have."""
-    setting = {name: group.config[name] for name in pinned if name in group.config}
-    for metric, statistic in wanted:
+    experiment: str, group: Runs, pinned: Sequence[str], numbers: Sequence[Number], beside: Sequence[str]
+) -> Iterator[Row]:
+    """What the paper does not print: `beside` of every recipe, and of a recipe that it does not have, all it has.
+
+    That is the same metrics as the paper's, or every number there is if it prints none.
+    """
+    known = next((number.setting for number in numbers if group.fits(number.setting)), None)
+    wanted: dict[tuple[str, str], None] = {}
+    if known is None:
+        wanted = dict.fromkeys((number.metric, number.statistic) for number in numbers)
+        wanted = wanted or dict.fromkeys((metric, "mean") for metric in _numbers(group))
+    names = pinned if known is None else [name for name in known if name != "seed"]
+    setting = {name: group.config[name] for name in names if name in group.config}
+    for metric, statistic in wanted | dict.fromkeys((metric, "mean") for metric in beside):
         values = _values(group, Number(metric, {}, "", statistic=statistic))
         if values:
             ours, sd = _measured(values, statistic)

@@ -92,6 +92,21 @@ def test_alone_and_side_by_side_are_the_same(method: str) -> None:
         assert one["rmse"] == pytest.approx(each["rmse"], rel=1e-3) and one["dimension"] == each["dimension"]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_step_on_a_gpu(method: str) -> None:
+    """Random numbers differ between devices, so both predict with the weights that one of them learned."""
+    jobs = [Job(small(method), seed) for seed in range(2)]
+    there, here_ = Recommendations(jobs, torch.device("cuda")), Recommendations(jobs, CPU)
+    losses = [[each["loss"] for each in there.epoch()] for _ in range(4)]
+    assert losses[-1] < losses[0]
+    here_.networks.load_state_dict(there.networks.state_dict())
+    torch.testing.assert_close(
+        here_.networks.predict(here_.test), there.networks.predict(there.test).cpu(), rtol=1e-4, atol=1e-4
+    )
+    assert all(final["rmse_last"] > 0 for final in there.finish())
+
+
 def test_training_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     training = Recommendations([Job(small("igmc"), 0)], CPU)
