@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headgate_lab import commands, report_commands, run_commands
+from headgate_lab import commands, draw_command, report_commands, run_commands
 from headgate_lab.version import installed_version
 
-LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy"})
+LAB_PACKAGES = frozenset({"rich", "matplotlib", "sklearn", "numpy", "PIL"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,6 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     known = parser.add_subparsers(required=True, dest="command", metavar="command")
     demo = _demo_parser(known.add_parser("demo", help="prune a network on handwritten digits, from start to file"))
     plan = _plan_parser(known.add_parser("plan", help="print what can be removed from a model of yours"))
+    draw = _draw_parser(known.add_parser("draw", help="draw what is left of a model of yours, layer by layer"))
     listing = _list_parser(known.add_parser("list", help="list the paper's experiments and what is finished of them"))
     run = _run_parser(known.add_parser("run", help="run an experiment, or go on with it"))
     table = _table_parser(known.add_parser("table", help="print the paper's numbers and ours side by side"))
@@ -82,6 +83,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return commands.demo(demo, options)
     if options.command == "plan":
         return commands.plan(plan, options)
+    if options.command == "draw":
+        return draw_command.draw(draw, options)
     if options.command == "list":
         return run_commands.list_experiments(listing, options)
     if options.command == "table":
@@ -109,6 +112,26 @@ def _plan_parser(parser: Parser) -> Parser:
         "Builds a model of yours, analyses it, and prints which channels can be removed together, and what must stay "
         "and why. Nothing is trained or changed. Example: headgate plan torchvision.models:resnet18 --input 1,3,224,224"
     )
+    _add_model(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _draw_parser(parser: Parser) -> Parser:
+    parser.description = (
+        "Draws a small model that headgate.save wrote beside the full one: the channels of every layer before and "
+        "after, residual streams, and blocks that are gone. Example: headgate draw mypackage.nets:Net "
+        "small.safetensors --input 1,3,224,224 --to small.svg"
+    )
+    _add_model(parser)
+    parser.add_argument("file", type=Path, metavar="FILE.safetensors", help="the small model")
+    parser.add_argument(
+        "--to", type=Path, default=Path("headgate-architecture.png"), metavar="FILE", help="default %(default)s"
+    )
+    return parser
+
+
+def _add_model(parser: Parser) -> None:
     parser.add_argument(
         "model", metavar="MODULE:FACTORY", help="a function or class that needs no arguments, or a model"
     )
@@ -118,8 +141,6 @@ def _plan_parser(parser: Parser) -> Parser:
     parser.add_argument(
         "--dtype", action="append", metavar="TYPE", help="for all inputs, or one each (default float32)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
 
 
 def _list_parser(parser: Parser) -> Parser:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from torch import nn
+
+    import headgate as hg
 
 
 # Wide enough for every table: without a terminal nothing is gained by breaking cells into lines.
@@ -91,6 +94,16 @@ def _folder(parser: ArgumentParser, out: Path) -> Iterator[Path]:
 
 def plan(parser: ArgumentParser, options: Namespace) -> int:
     """Prints the plan of a user's model."""
+    model, found = planned(parser, options)
+
+    from headgate_lab.plan import as_json, as_text
+
+    print(as_json(found) if options.json else as_text(model, found))
+    return 0
+
+
+def planned(parser: ArgumentParser, options: Namespace) -> tuple[nn.Module, hg.Plan]:
+    """The user's model that `model`, `input` and `dtype` name, and its plan."""
     module, _, factory = options.model.partition(":")
     if not module or not factory:
         parser.error(f"{options.model} must be MODULE:FACTORY, such as mypackage.nets:Net")
@@ -100,16 +113,14 @@ def plan(parser: ArgumentParser, options: Namespace) -> int:
     if len(types) != len(shapes):
         parser.error(f"{len(types)} --dtype for {len(shapes)} --input: give one for all, or one each")
 
-    from headgate_lab.plan import DTYPES, PlanError, as_json, as_text, plan_of
+    from headgate_lab.plan import DTYPES, PlanError, plan_of
 
     if unknown := [name for name in types if name not in DTYPES]:
         parser.error(f"--dtype {unknown[0]} is unknown; use one of {', '.join(DTYPES)}")
     try:
-        model, found = plan_of(options.model, shapes, types)
+        return plan_of(options.model, shapes, types)
     except PlanError as error:
         raise CommandError(str(error)) from error
-    print(as_json(found) if options.json else as_text(model, found))
-    return 0
 
 
 def _shape(parser: ArgumentParser, text: str) -> tuple[int, ...]:

@@ -130,7 +130,8 @@ def _python(program: str, folder: Path) -> subprocess.Popen[str]:
 
 def test_the_packages_it_can_name_are_those_of_the_extra() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extra = {name.replace("scikit-learn", "sklearn") for name in project["optional-dependencies"]["lab"]}
+    imported = {"scikit-learn": "sklearn", "pillow": "PIL"}
+    extra = {imported.get(name, name) for name in project["optional-dependencies"]["lab"]}
     assert extra == LAB_PACKAGES
 
 

@@ -29,6 +29,7 @@ from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
 from headgate.surgery.misuse import warn_of_a_jump, warn_of_missing_steps
+from headgate.surgery.push import Push
 from headgate.surgery.schedule import TRAVELS, schedule_of
 from headgate.surgery.stopwatch import Stopwatch
 from headgate.surgery.targets import only_one, refuse_another_model, refuse_another_size, target_of, time_target_of
@@ -38,12 +39,6 @@ from headgate.unmask import bake_inserted_
 CHECKS = 1000
 # Below this many times the target it looks more often, by this factor.
 NEAR, OFTENER = 1.2, 8
-FIRST_STRENGTH = 0.1
-# The strength changes by a power of how far the network is from the wanted size, in one check at most e to this.
-GAIN, MOST = 2.0, 0.5
-# And it stays within these. Steps of offsets are bounded, and gradients below 1e-6 move none: beyond, a strength does
-# nothing more, takes ever longer to come back, and leaves nothing of the weights' gradients where norms are clipped.
-WEAKEST, STRONGEST = 1e-6, 1e6
 # A network this many times too large at the end is closed in a jump that its training does not get over easily.
 JUMP = 1.5
 # So many penalties without a step are too many, in a training of fewer steps than that.
@@ -134,9 +129,7 @@ class Budget:
             least = self._stopwatch.learn_(self._gauge)
             self._full = self._gauge.size(self._gauge.most)
             self._target = time_target_of(wanted, self._full, least)
-        here = self._bank.offset.device
-        self._strength = torch.zeros((), device=here)
-        self._weights = torch.full((len(self._bank.gates),), 1 / len(self._bank.gates), device=here)
+        self._push = Push(len(self._bank.gates), self._bank.offset.device)
         self._step, self._size, self.met = 0, self._full, False
         self._asked = 0  # penalties since the last step
         self._coming: Late | None = None
@@ -184,8 +177,7 @@ class Budget:
             self._asked += 1
             if self._asked == max(self._schedule.end, PATIENCE) and not self.met:
                 warn_of_missing_steps(self._asked)
-        offsets = self._bank.offset.clamp(min=-self._bank.span)
-        return self._strength * (self._weights * offsets).sum()
+        return self._push.on(self._bank.offset.clamp(min=-self._bank.span))
 
     @torch.no_grad()
     def step(self) -> None:
@@ -198,7 +190,7 @@ class Budget:
         self._step, self._asked = self._step + 1, 0
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
-                self._strength.fill_(FIRST_STRENGTH)
+                self._push.begin_()
             if self._is_due():
                 self._look()
         self._settle_bank()
@@ -216,9 +208,8 @@ class Budget:
             "size": self._size,
             "full": self._full,
             "coming": None if self._coming is None else self._coming.read(),
-            "strength": self._strength.clone(),
-            "weights": self._weights.clone(),
             "times": None if self._stopwatch is None else self._stopwatch.state(self._gauge),
+            **self._push.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -231,10 +222,8 @@ class Budget:
         if not isinstance(state, Mapping) or (missing := self.state_dict().keys() - state.keys()):
             what = f"it has no {', '.join(sorted(missing))}" if isinstance(state, Mapping) else type(state).__name__
             raise ArgumentError(f"Budget: load_state_dict takes what state_dict gave, and this is not it: {what}")
-        if tuple(state["weights"].shape) != tuple(self._weights.shape):
-            raise ArgumentError(
-                f"Budget: this state is of {len(state['weights'])} gates, the model has {len(self._weights)}"
-            )
+        if (gates := len(state["weights"])) != len(self._bank.gates):
+            raise ArgumentError(f"Budget: this state is of {gates} gates, the model has {len(self._bank.gates)}")
         refuse_another_size(self._of, state, self._full, self._target)
         self._claim.require()
         if state["met"] and self._stopwatch is None:
@@ -242,19 +231,19 @@ class Budget:
         self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
         coming = state["coming"]
         self._coming = None if coming is None else Late(torch.tensor(coming))
-        self._strength.copy_(state["strength"])
-        self._weights.copy_(state["weights"])
+        self._push.load_state_dict(state)
         if self._stopwatch is not None:
             self._stopwatch.load_(self._gauge, state["times"])
             self._full = int(state["full"])
         self._settle_bank()
 
     def _is_due(self) -> bool:
-        """Often near the end: gates of a large layer close several units in a step."""
-        every = max(1, (self._schedule.end - self._schedule.begin) // CHECKS)
-        if self._size < NEAR * self._target:
-            every = max(1, every // OFTENER)
-        return self._step % every == 0 or self._step >= self._schedule.end
+        return self._step % self._every() == 0 or self._step >= self._schedule.end
+
+    def _every(self) -> int:
+        """Steps from look to look. Few near the end: gates of a large layer close several units in a step."""
+        every = (self._schedule.end - self._schedule.begin) // CHECKS
+        return max(1, every // OFTENER if self._size < NEAR * self._target else every)
 
     def _look(self) -> None:
         """Acts on what the last look has found, which has arrived by now, and looks again."""
@@ -276,13 +265,10 @@ class Budget:
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self._full, self._target)
         if not self._bank.asked_to_rest:  # sizes say nothing about the strength while `freeze_` holds the gates
-            change = (GAIN * (size / wanted).log()).clamp(-MOST, MOST).exp()
-            self._strength.mul_(change).clamp_(WEAKEST, STRONGEST)
+            self._push.follow_(size, wanted, self._every() / (self._schedule.end - self._schedule.begin))
         if self._weigh == "savings":
             # Units that close for one unit of offset, times what each of them saves.
-            weights = (savings * self._gauge.sizes).to(self._weights)
-            total = weights.sum()
-            self._weights.copy_(torch.where(total > 0, weights / total, self._weights))
+            self._push.weigh_(savings * self._gauge.sizes)
         return size
 
     def _finish(self) -> None:
@@ -298,7 +284,7 @@ class Budget:
         else:
             now = self._gauge.kept()
             self._bank.offset.copy_(torch.where(settled == now, self._bank.offset, self._bank.offset_leaving(settled)))
-        self._strength.zero_()
+        self._push.end_()
         self.met, self._coming = True, None
 
     def _smallest_open(self) -> Tensor:

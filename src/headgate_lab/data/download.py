@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tempfile
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,17 +79,38 @@ def fetch(remote: Remote, folder: Path, holding: str) -> Path:
 
 
 def extract(archive: Path, folder: str, files: Sequence[str]) -> Path:
-    """Those files of the archive's `folder`, and nothing else of it, in a folder of that name beside the archive.
+    """Those files of the tar archive's `folder`, and nothing else of it, in a folder of that name beside the archive.
 
     Raises:
         DataError: the archive is damaged or lacks a file, or there is no room. Nothing is left behind then.
     """
+    with _unpacking(archive, folder) as part, tarfile.open(archive) as tar:
+        for file in files:
+            tar.extract(_regular(tar, f"{folder}/{file}"), part, filter="data")
+    return archive.parent / folder
+
+
+def unzip(archive: Path, folder: str, wanted: Sequence[str]) -> Path:
+    """As `extract`, of a zip archive; in `wanted` a name that ends in a slash stands for all files below it."""
+    inside = tuple(f"{folder}/{name}" for name in wanted)
+    with _unpacking(archive, folder) as part, zipfile.ZipFile(archive) as zipped:
+        names = [name for name in zipped.namelist() if not name.endswith("/")]
+        for prefix in inside:
+            chosen = [name for name in names if name == prefix or (prefix[-1] == "/" and name.startswith(prefix))]
+            if not chosen:
+                raise KeyError(f"there is no {prefix} in it")
+            # Leaves out whatever would lead to a place outside; links become plain files.
+            zipped.extractall(part, chosen)
+    return archive.parent / folder
+
+
+@contextmanager
+def _unpacking(archive: Path, folder: str) -> Iterator[str]:
+    """A place to unpack to; what lies in `folder` there in the end moves beside the archive in one step."""
     target = archive.parent / folder
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder}.", dir=archive.parent) as part:
-            with tarfile.open(archive) as tar:
-                for file in files:
-                    tar.extract(_regular(tar, f"{folder}/{file}"), part, filter="data")
+            yield part
             try:
                 os.rename(Path(part, folder), target)
             except OSError:
@@ -97,9 +119,8 @@ def extract(archive: Path, folder: str, files: Sequence[str]) -> Path:
                     raise
     except KeyError as error:
         raise DataError(f"{archive}: {error.args[0]}") from error
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{archive}: cannot extract {folder}: {error}") from error
-    return target
 
 
 def _regular(tar: tarfile.TarFile, name: str) -> tarfile.TarInfo:

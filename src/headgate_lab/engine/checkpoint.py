@@ -21,10 +21,11 @@ class CheckpointError(Exception):
 
 @dataclass
 class Progress:
-    """What a training has behind it: the metrics of its epochs, by job, and seconds by stage."""
+    """What a training has behind it: the metrics of its epochs, by job, and by stage its seconds and networks."""
 
     epochs: list[list[Metrics]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    networks: dict[str, int] = field(default_factory=dict)
 
 
 def checkpoint_path(out: Path, jobs: Sequence[Job]) -> Path:
@@ -39,6 +40,7 @@ def save_checkpoint(path: Path, training: Training, progress: Progress) -> None:
     state = {
         "epochs": [[dict(metrics) for metrics in epoch] for epoch in progress.epochs],
         "seconds": dict(progress.seconds),
+        "networks": dict(progress.networks),
         "training": training.state_dict(),
     }
     torch.save(state, buffer)
@@ -57,7 +59,7 @@ def load_checkpoint(path: Path, training: Training, device: torch.device) -> Pro
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         training.load_state_dict(state["training"])
-        return Progress(state["epochs"], state["seconds"])
+        return Progress(state["epochs"], state["seconds"], state.get("networks", {}))
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise CheckpointError(f"cannot go on from {path} ({first}); remove it to start that training anew") from error

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -84,6 +84,22 @@ class Training(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts a training that has just been started where `state_dict` was taken."""
+
+
+@runtime_checkable
+class InStages(Training, Protocol):
+    """A training of several stages, whose seconds are recorded one by one."""
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage that the next epoch is in."""
+
+    @property
+    def side_by_side(self) -> int:
+        """How many networks the next epoch trains; fewer than there are jobs where jobs share them."""
+
+    def turn(self) -> None:
+        """Makes what a stage begins with, if the next epoch is its first; else nothing."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ OF_GATES = "headgate_"
 class Optimization:
     """How weights move. `rate` gives the factor on the learning rate for an epoch, counted from 0, of so many."""
 
-    kind: Literal["sgd", "adam"]
+    kind: Literal["sgd", "adam", "adamw"]
     lr: float
     weight_decay: float
     rate: Callable[[int, int], float]
@@ -156,14 +156,29 @@ def precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
-@torch.no_grad()
+class Score(NamedTuple):
+    """The mean cross entropy of images, and the percentage that is classified rightly."""
+
+    loss: float
+    accuracy: float
+
+
 def accuracy(model: nn.Module, data: Resident) -> float:
     """Percent of the images that the model, in evaluation mode and its own precision, classifies rightly."""
+    return score(model, data).accuracy
+
+
+@torch.no_grad()
+def score(model: nn.Module, data: Resident) -> Score:
+    """What the model, in evaluation mode and its own precision, makes of the images."""
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=data.images.device)
+    loss = torch.zeros((), dtype=torch.float64, device=data.images.device)
     for images, labels in _pieces(data):
-        right += (model(images).argmax(1) == labels).sum()
-    return 100 * right.item() / len(data.images)
+        logits = model(images)
+        right += (logits.argmax(1) == labels).sum()
+        loss += cross_entropy(logits, labels, reduction="sum")
+    return Score(loss.item() / len(data.images), 100 * right.item() / len(data.images))
 
 
 def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:
@@ -175,8 +190,9 @@ def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:
 def _optimizer(how: Optimization, groups: list[dict[str, Any]], device: torch.device) -> Optimizer:
     captured = device.type == "cuda"
     rate: Any = torch.tensor(how.lr, device=device) if captured else how.lr
-    if how.kind == "adam":
-        return torch.optim.Adam(groups, lr=rate, weight_decay=how.weight_decay, fused=captured, capturable=captured)
+    if how.kind != "sgd":
+        adam = torch.optim.Adam if how.kind == "adam" else torch.optim.AdamW
+        return adam(groups, lr=rate, weight_decay=how.weight_decay, fused=captured, capturable=captured)
     return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=how.weight_decay, fused=captured)
 
 

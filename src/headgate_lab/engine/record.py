@@ -38,10 +38,12 @@ def write_run(
     environment: Mapping[str, str],
     seconds: Mapping[str, float],
     together: int,
+    networks: Mapping[str, int] | None = None,
 ) -> Path:
     """Writes the record of a finished run into its folder below `out`; metrics of epochs become columns.
 
-    `seconds` is the time by stage of the whole training, in which `together` jobs ran side by side.
+    `seconds` is the time by stage of the whole training, in which `together` jobs ran side by side. Where they shared
+    networks in some stages, `networks` says how many there were in each.
     """
     names = list(dict.fromkeys(name for metrics in epochs for name in metrics))
     record = {
@@ -58,6 +60,8 @@ def write_run(
         "seconds": {stage: round(spent, 2) for stage, spent in seconds.items()},
         "together": together,
     }
+    if networks:
+        record["networks"] = dict(networks)
     path = job.folder(out) / RECORD
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(record, allow_nan=False) + "\n").encode())

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from headgate_lab.engine.checkpoint import Progress, checkpoint_path, load_checkpoint, save_checkpoint
-from headgate_lab.engine.job import Job, Metrics, Training
+from headgate_lab.engine.job import InStages, Job, Metrics, Training
 from headgate_lab.engine.record import RECORD, read_run, write_run
 
 # A checkpoint costs little, but an epoch may cost less.
@@ -93,7 +93,7 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch) -> list[Failure]:
     reasons = _reasons(progress.epochs)
     saved = time.monotonic()
     while len(progress.epochs) < epochs and len(reasons) < len(jobs):
-        with _timed(progress, "train"):
+        with _timed(progress, _begun_stage(training, progress)):
             progress.epochs.append(training.epoch())
         reasons = _reasons(progress.epochs)
         watch.epoch(len(progress.epochs), progress.epochs[-1])
@@ -125,6 +125,7 @@ def _finish(
             final=final[number],
             environment=place.environment,
             seconds=progress.seconds,
+            networks=progress.networks,
             together=len(jobs),
         )
     watch.end([jobs[number] for number in alive], [final[number] for number in alive])
@@ -139,6 +140,18 @@ def _reasons(epochs: Sequence[Sequence[Metrics]]) -> dict[int, str]:
             if isinstance(loss, float) and not math.isfinite(loss):
                 found.setdefault(job, f"the loss became {loss} in epoch {number}; try a smaller learning rate")
     return found
+
+
+def _begun_stage(training: Training, progress: Progress) -> str:
+    """The stage that the next epoch is in; what it begins with is made, in seconds of its own."""
+    if not isinstance(training, InStages):
+        return "train"
+    stage = training.stage
+    if progress.epochs and stage not in progress.networks:
+        with _timed(progress, f"to {stage}"):
+            training.turn()
+    progress.networks[stage] = training.side_by_side
+    return stage
 
 
 @contextmanager

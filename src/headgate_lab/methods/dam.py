@@ -50,3 +50,16 @@ class Dam(Gated):
         if epoch == self.settle:
             hg.bake_(model)
         return epoch in (0, self.cold_start, self.settle)
+
+
+def in_the_paper_s_way(strength: float, cold_start: int) -> Dam:
+    """As its code has it: gates before BatchNorm, none on streams, moved and decayed by the weights' optimizer."""
+    return Dam(
+        strength,
+        cold_start=cold_start,
+        offset_update="plain",
+        streams=False,
+        scale="plain",
+        before_norm=True,
+        floor=1,
+    )

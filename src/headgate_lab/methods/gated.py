@@ -22,6 +22,8 @@ class Gated(Method, ABC):
     Attributes:
         by_hand: the network has its gates already; none is inserted.
         before_norm: gates stand before BatchNorm, as the paper's do, and what is removed is not removed exactly.
+        permutation: instead of one `order` for all, every site has a random one of its own, drawn from this seed;
+            branches and readers of a stream with a gate have the stream's.
     """
 
     by_hand: bool = False
@@ -29,13 +31,15 @@ class Gated(Method, ABC):
     before_norm: bool = False
     streams: bool = True
     order: str = "index"
+    permutation: int | None = None
     scale: Literal["relative", "plain"] = "relative"
     floor: int = 4
 
     @property
     def placement(self) -> Hashable:
         """What `insert_gates_` is told."""
-        return self.by_hand, self.where, self.before_norm, self.streams, self.order, self.scale, self.floor
+        order = self.order, self.permutation
+        return self.by_hand, self.where, self.before_norm, self.streams, order, self.scale, self.floor
 
     def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
         """Inserts the gates, unless they are there."""
@@ -47,7 +51,7 @@ class Gated(Method, ABC):
             where=self.where,
             placement="before_norm" if self.before_norm else "exact",
             streams=self.streams,
-            order=self.order,
+            order=self.order if self.permutation is None else permutations(model, example, self.permutation),
             scale=self.scale,
             floor=self.floor,
         )
@@ -68,3 +72,10 @@ class Gated(Method, ABC):
             if self.before_norm:
                 warnings.simplefilter("ignore", hg.HeadgateWarning)
             return hg.compact(model, example)
+
+
+def permutations(model: nn.Module, example: Tensor, seed: int) -> dict[str, Tensor]:
+    """A random order for every site that gates could be put on, one after the other from one generator."""
+    plan, generator = hg.find_groups(model, example), torch.Generator().manual_seed(seed)
+    sizes = {group.name: group.size for group in plan.groups} | {branch.name: branch.size for branch in plan.branches}
+    return {name: torch.randperm(size, generator=generator) for name, size in sizes.items()}

@@ -8,7 +8,6 @@ residual network cuts is zeroed, not removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 import headgate as hg
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.narrower import parameters, widest
+from headgate_lab.methods.norm_channels import cut, scales
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,31 @@ class Sparse(Method):
 
 @dataclass(frozen=True)
 class Slimmed(Method):
-    """The network cut by one threshold for all scales: as many channels stay as `params` parameters allow."""
+    """The network cut by one threshold for all scales.
 
-    params: int
+    Attributes:
+        share: the fraction of all channels that stays.
+        params: instead, the parameters: as many channels stay as these allow.
+    """
+
+    share: float | None = None
+    params: int | None = None
 
     def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
         """The network that has been cut; the one given is left as it is."""
-        cut = partial(leaving, model, hg.find_groups(model, example, readers=True))
-        return cut(widest(cut, parameters, self.params))
+        return self.cut(model, hg.find_groups(model, example, readers=True))
+
+    def cut(self, model: nn.Module, plan: hg.Plan) -> nn.Module:
+        """The same where the plan is known."""
+        at = partial(leaving, model, plan)
+        if self.share is not None:
+            return at(self.share)
+        assert self.params is not None
+        return at(widest(at, parameters, self.params))
 
     def small(self, model: nn.Module, example: Tensor) -> nn.Module:
         """Nothing is left to be removed."""
         return model
-
-
-def scales(model: nn.Module) -> dict[str, Tensor]:
-    """The scales of all BatchNorms over feature maps, by their names as parameters."""
-    return {f"{path}.weight": norm.weight for path, norm in model.named_modules() if isinstance(norm, nn.BatchNorm2d)}
 
 
 @torch.no_grad()
@@ -70,15 +78,9 @@ def leaving(model: nn.Module, plan: hg.Plan, share: float) -> nn.Module:
     """A copy with this share of all BatchNorm channels, those of the largest scales; at least one of each layer."""
     sizes = {name: scale.abs() for name, scale in scales(model).items()}
     every = torch.cat(list(sizes.values())).sort().values
-    cut = len(every) - max(1, round(share * len(every)))
-    stays = {name: _largest(size, every[cut - 1]) if cut else size >= 0 for name, size in sizes.items()}
-    sites = _sites(plan, stays)
-    small = hg.shrink(model, plan, dict(sites.values()))
-    for name in stays.keys() - sites.keys():
-        norm = small.get_submodule(name.removesuffix(".weight"))
-        for parameter in norm.parameters():
-            parameter.mul_(stays[name])
-    return small
+    gone = len(every) - max(1, round(share * len(every)))
+    stays = {name: _largest(size, every[gone - 1]) if gone else size >= 0 for name, size in sizes.items()}
+    return cut(model, plan, stays)
 
 
 def _largest(size: Tensor, threshold: Tensor) -> Tensor:
@@ -86,23 +88,3 @@ def _largest(size: Tensor, threshold: Tensor) -> Tensor:
     stays = size > threshold
     stays[size.argmax()] = True
     return stays
-
-
-def _sites(plan: hg.Plan, stays: Mapping[str, Tensor]) -> dict[str, tuple[str, Tensor]]:
-    """By scale, the site whose units it stands for, and which of them stay: a block's reading end, or a whole group."""
-    found: dict[str, tuple[str, Tensor]] = {}
-    for reader in plan.readers:
-        if (name := reader.entry[0]) in stays:
-            found[name] = reader.name, _by_unit(stays[name], reader.axes[reader.entry], reader.size)
-    for group in plan.groups:
-        norms = [name for name, axis in group.writers if axis == 0 and name in stays]
-        if len(norms) == 1 and norms[0] not in found:
-            units = [unit - group.start for unit in plan.axes[norms[0], 0]]
-            found[norms[0]] = group.name, _by_unit(stays[norms[0]], units, group.size)
-    return found
-
-
-def _by_unit(stays: Tensor, units: tuple[int, ...] | list[int], size: int) -> Tensor:
-    keep = torch.ones(size, dtype=torch.bool)
-    keep[list(units)] = stays.cpu()
-    return keep

@@ -6,8 +6,10 @@ The paper is Bu, Daw, Maruf, Karpatne: Learning Compact Representations of Neura
 
 from headgate_lab.paper.appendix import CIFAR, CKA, LENET, TINYIMAGENET
 from headgate_lab.paper.number import Number, Part
+from headgate_lab.paper.others import BEYOND
 from headgate_lab.paper.pruning import CURVES, PERMUTATION, STABILITY
 from headgate_lab.paper.representation import AUTOENCODER, DIMENSION, LINK_PREDICTION, RECOMMENDER, SENSITIVITY
+from headgate_lab.paper.slimming import SLIMMING
 
 __all__ = ["PAPER", "Number", "Part"]
 
@@ -15,7 +17,7 @@ PAPER: dict[str, Part] = {
     "dimension": Part("The dimension of synthetic data", "Section 4.1, Fig. 3", DIMENSION),
     "sensitivity": Part("Learning rate, strength and initial offset", "Appendix C", SENSITIVITY),
     "recommender": Part(
-        "Recommendation with graph networks", "Section 4.2, tab:recommender", RECOMMENDER, ("rmse_last",)
+        "Recommendation with graph networks", "Section 4.2, tab:recommender", RECOMMENDER, ours=("rmse_last",)
     ),
     "link_prediction": Part("Link prediction on citation networks", "Section 4.3, Fig. 4", LINK_PREDICTION),
     "autoencoder": Part("An autoencoder of handwritten digits, DAM against L1", "Section 4.4, Fig. 5", AUTOENCODER),
@@ -26,6 +28,12 @@ PAPER: dict[str, Part] = {
     "cifar": Part("VGG and PreResNets on CIFAR", "Appendix E.2, tab:cifar", CIFAR),
     "cka": Part("How alike the features of a pruned layer are", "Appendix E.3, tab:cka", CKA),
     "tinyimagenet": Part("PreResNet-164 on TinyImageNet", "Appendix E.4, tab:tinyimagenet", TINYIMAGENET),
+    "architecture": Part("What is left of a network, layer by layer", "Appendix E4, announced in Section 5", ()),
+    # What others print.
+    "beyond": Part("ResNets and VGG-19 at what others print", "not in the paper", BEYOND, printed_by="others"),
+    "slimming": Part(
+        "Network Slimming beside what its authors print", "not in the paper", SLIMMING, printed_by="authors"
+    ),
     # The paper has no experiments on these: nothing is printed.
     "ablation": Part("Where the paper's text and its code disagree", "Eq. 2 and 3, reference code", ()),
     "sweep": Part("Any strength, our way and the naive one", "not in the paper", ()),

@@ -64,7 +64,7 @@ preresnet110 cifar100 1.0 71.63 547k   39.68 53.21
 preresnet110 cifar100 2.0 68.32 261k   66.45 77.72
 """
 
-# The text does not say on which dataset, so the settings name none.
+# The text does not say on which dataset, so the settings name none; nor does it say which CKA.
 _CKA = """
          unpruned paper slimming chipnet
 cka_mean 0.273    0.229 0.328    0.295
@@ -115,11 +115,18 @@ CIFAR = tuple(
 
 def _cka() -> tuple[Number, ...]:
     methods, *lines = (line.split() for line in _CKA.strip().splitlines())
-    return tuple(
-        Number(metric, {"network": "preresnet164", "method": method}, "tab:cka", text)
+    settings: list[dict[str, Any]] = [
+        # Unpruned is a narrower network to which no size was given.
+        {"network": "preresnet164", **({"method": "narrower", "params": None} if m == "unpruned" else {"method": m})}
+        for m in methods
+    ]
+    printed = [
+        Number(metric, setting, "tab:cka", text)
         for metric, *texts in lines
-        for method, text in zip(methods, texts, strict=True)
-    )
+        for setting, text in zip(settings, texts, strict=True)
+    ]
+    further = ("rbf_cka_mean", "rbf_cka_sd", "rbf_cka_max", "features", "accuracy", "pruned")
+    return (*printed, *(Number(metric, setting, "tab:cka, not printed") for metric in further for setting in settings))
 
 
 CKA = _cka()

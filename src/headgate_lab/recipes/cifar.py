@@ -17,27 +17,39 @@ from torch import nn
 
 from headgate_lab.data.cifar import NORMALISATION, cifar10, cifar100
 from headgate_lab.data.images import Images
+from headgate_lab.data.tinyimagenet import tinyimagenet
 from headgate_lab.engine.job import Job, Training, later
 from headgate_lab.engine.network import Optimization
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
-from headgate_lab.methods.dam import Dam
+from headgate_lab.methods.dam import in_the_paper_s_way
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.models.resnet import resnet18, resnet_cifar
 from headgate_lab.models.vgg import VGG
 from headgate_lab.recipes.classification import Classification, Data, half_cosine, in_steps
 from headgate_lab.recipes.experiment import Experiment
 from headgate_lab.recipes.found_widths import train_found_widths
 
-Dataset: TypeAlias = Literal["cifar10", "cifar100"]
-NetworkName: TypeAlias = Literal["vgg19", "preresnet20", "preresnet56", "preresnet110"]
+Dataset: TypeAlias = Literal["cifar10", "cifar100", "tinyimagenet"]
+NetworkName: TypeAlias = Literal[
+    "vgg19", "preresnet20", "preresnet56", "preresnet110", "preresnet164", "resnet18", "resnet56"
+]
 NETWORKS: dict[NetworkName, Callable[[int, float], nn.Module]] = {
     "vgg19": lambda classes, width: VGG(classes, width=width),
     "preresnet20": lambda classes, width: PreResNet(20, classes, width),
     "preresnet56": lambda classes, width: PreResNet(56, classes, width),
     "preresnet110": lambda classes, width: PreResNet(110, classes, width),
+    "preresnet164": lambda classes, width: PreResNet(164, classes, width),
+    "resnet18": resnet18,
+    "resnet56": lambda classes, width: resnet_cifar(56, classes, width),
 }
-DATASETS: dict[Dataset, Callable[[], Images]] = {"cifar10": cifar10, "cifar100": cifar100}
+DATASETS: dict[Dataset, Callable[[], Images]] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tinyimagenet": tinyimagenet,
+}
+CLASSES: dict[Dataset, int] = {"cifar10": 10, "cifar100": 100, "tinyimagenet": 200}
 # The paper's table: strengths, and the sizes that they ended in.
 TABLE: dict[tuple[NetworkName, Dataset], dict[float, int]] = {
     ("vgg19", "cifar10"): {0.1: 1_627_000, 0.5: 264_000},
@@ -122,20 +134,12 @@ class Cifar(Classification):
 
     def build(self, width: float) -> nn.Module:
         """The network for the dataset's classes."""
-        return NETWORKS[self.network](10 if self.dataset == "cifar10" else 100, width)
+        return NETWORKS[self.network](CLASSES[self.dataset], width)
 
     def pruning(self) -> Method:
         """DAM in one of two ways, or the control."""
         if self.strength is not None:
-            return Dam(
-                self.strength,
-                cold_start=round(self.length * COLD_START / EPOCHS),
-                offset_update="plain",
-                streams=False,
-                scale="plain",
-                before_norm=True,
-                floor=1,
-            )
+            return in_the_paper_s_way(self.strength, round(self.length * COLD_START / EPOCHS))
         if self.method == "narrower":
             return Narrower(self.params, self.macs)
         train_on = self.train_on and self.method != "found"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,6 +76,10 @@ class Classification(Recipe):
     def optimization(self) -> Optimization:
         """How it learns."""
 
+    def further(self, small: nn.Module, test: Resident) -> Metrics:
+        """What else is to be recorded of the network with everything closed removed."""
+        return {}
+
     @property
     def cohort(self) -> Hashable:
         """What has the same data and batches can be stepped together."""
@@ -94,7 +98,8 @@ class Classification(Recipe):
         ]
 
         def finish(number: int, network: Network) -> Metrics:
-            return results(network, full_size(recipes[number]), test, example)
+            recipe = recipes[number]
+            return results(network, full_size(recipe), test, example, recipe.further)
 
         return SideBySide(networks, finish)
 
@@ -112,10 +117,17 @@ def network_of(
     return Network(model, recipe.pruning(), batches_of(recipe, train, seed), recipe.optimization(), epochs, seed)
 
 
-def results(network: Network, full: int, test: Resident, example: Tensor) -> Metrics:
+def results(
+    network: Network,
+    full: int,
+    test: Resident,
+    example: Tensor,
+    further: Callable[[nn.Module, Resident], Metrics] | None = None,
+) -> Metrics:
     """Test accuracy and sizes, also against `full` parameters, of the model with everything closed removed.
 
-    A network with a layer of which nothing is left has died: it has no size.
+    `further` has more to say about that model. A network with a layer of which nothing is left has died: it has no
+    size.
     """
     network.model.eval()
     before = accuracy(network.model, test)
@@ -135,6 +147,7 @@ def results(network: Network, full: int, test: Resident, example: Tensor) -> Met
         **({} if kept is None else {"pruned_channels": 100 * (1 - kept)}),
         "dead": 0,
         **told,
+        **({} if further is None else further(small, test)),
     }
 
 
@@ -181,8 +194,8 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
     return model
 
 
-def batches_of(recipe: Classification, train: Resident, seed: int) -> Batches:
-    """What a network learns from, in the order of its seed."""
+def batches_of(recipe: Classification, train: Resident, seed: int, size: int | None = None) -> Batches:
+    """What a network learns from, in the order of its seed; in the recipe's batches unless a size is given."""
     data = recipe.data()
     dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
-    return Batches(train, recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)
+    return Batches(train, size or recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)

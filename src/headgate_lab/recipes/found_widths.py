@@ -12,15 +12,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from headgate_lab.engine.forked import Forked
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.engine.network import Network
+from headgate_lab.engine.staged import Stage, Staged
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.recipes.classification import Classification, batches_of, full_size, network_of, results
 
 
-def train_found_widths(jobs: Sequence[Job], device: torch.device, search: int) -> Forked:
+def train_found_widths(jobs: Sequence[Job], device: torch.device, search: int) -> Staged:
     """One network for each job: its widths are found in the first `search` epochs of a training of its length.
 
     The recipes' methods must have settled by then.
@@ -33,7 +33,8 @@ def train_found_widths(jobs: Sequence[Job], device: torch.device, search: int) -
         network_of(recipe, job.seed, recipe.length, train, found.example, templates)
         for job, recipe in zip(jobs, recipes, strict=True)
     ]
-    return Forked(networks, range(len(jobs)), search, found.fork, found.finish)
+    stages = [Stage("search", search), Stage("train", recipes[0].length, found.fork)]
+    return Staged(networks, range(len(jobs)), stages, found.finish)
 
 
 class FoundWidths:
@@ -54,7 +55,7 @@ class FoundWidths:
     def finish(self, number: int, network: Network) -> Metrics:
         """As of any network."""
         recipe = cast(Classification, self.jobs[number].recipe)
-        return results(network, full_size(recipe), self.test, self.example)
+        return results(network, full_size(recipe), self.test, self.example, recipe.further)
 
 
 def drawn_anew_(model: nn.Module, seed: int) -> None:

@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 
 import headgate as hg
 from headgate_lab.data import mnist
-from headgate_lab.engine.forked import Forked
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.job import Job, Metrics, Training
 from headgate_lab.engine.network import Network, Optimization, accuracy
+from headgate_lab.engine.staged import Stage, Staged
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.narrower import Narrower
@@ -148,7 +148,8 @@ class Pretrained(Classification):
             network_of(_of(job), job.seed, epochs, train, pruning.example, templates) for job, epochs in beginnings
         ]
         shared = [beginnings.index(beginning(job)) for job in jobs]
-        return Forked(networks, shared, recipe.length, pruning.fork, pruning.finish)
+        stages = [Stage("train", recipe.length), Stage("prune", recipe.tail, pruning.fork)]
+        return Staged(networks, shared, stages, pruning.finish)
 
 
 def beginning(job: Job) -> tuple[Job, int]:

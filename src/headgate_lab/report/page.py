@@ -58,7 +58,8 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
     part = PAPER[experiment]
     lines = ["", f"## {experiment}", "", f"{part.title} ({part.place}). {provenance(records)}.", ""]
     if lacking := sum(row.n == 0 for row in table):
-        lines += [f"Missing: {lacking} of the paper's {len(_of_the_paper(table))} rows have no run yet.", ""]
+        whose = f"{part.printed_by}'" if part.printed_by.endswith("s") else f"{part.printed_by}'s"
+        lines += [f"Missing: {lacking} of the {whose} {len(_of_the_paper(table))} rows have no run yet.", ""]
     lines.append(markdown(table))
     if experiment in FIGURES:
         lines += ["", f"![{part.title}](figures/{experiment}.png)"]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headgate_lab.report.minutes import minutes
+
 Record = Mapping[str, Any]
 
 
@@ -29,9 +31,12 @@ class Runs:
         return all(name in self.config and same(self.config[name], wanted[name]) for name in wanted if name != "seed")
 
     def final(self, metric: str, seed: int | None = None) -> list[Any]:
-        """What the runs, or the one of a seed, ended with, without those that have nothing to say."""
+        """What the runs, or the one of a seed, ended with, without those that have nothing to say.
+
+        The minutes of a kind of stage are known of every run.
+        """
         runs = (record for record in self.records if seed in (None, record["seed"]))
-        values = (record["metrics"]["final"].get(metric) for record in runs)
+        values = ((minutes(record) | record["metrics"]["final"]).get(metric) for record in runs)
         return [value for value in values if value is not None]
 
     def finals(self, one: str, other: str) -> tuple[list[Any], list[Any]]:

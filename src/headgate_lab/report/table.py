@@ -46,7 +46,8 @@ def sheet(rows: Sequence[Row]) -> Sheet:
         cells = [_value(line[0], name) for name in shown]
         lines.append((*cells, *(cell for column in columns for cell in column.cells(line)), _runs(line)))
     head = (*map(_words, shown), *(name for column in columns for name in column.head), "runs")
-    common = ", ".join(f"{_words(name)} {_value(rows[0], name)}" for name in fixed if name != STATISTIC)
+    told = [(_words(name), _value(rows[0], name)) for name in fixed if name != STATISTIC]
+    common = ", ".join(f"{name} {value}" for name, value in told if value)
     return Sheet(common, len(shown), head, tuple(lines))
 
 
@@ -61,7 +62,7 @@ class Column:
     def head(self) -> tuple[str, ...]:
         """One name a column."""
         words = _words(self.metric)
-        return (f"{words}, paper", f"{words}, ours") if self._is_printed else (words,)
+        return (f"{words}, {PAPER[self.rows[0].id].printed_by}", f"{words}, ours") if self._is_printed else (words,)
 
     def cells(self, line: Sequence[Row]) -> tuple[str, ...]:
         """The numbers of one line. Ours is written like the paper's or, if the paper lacks it, like its others."""

@@ -6,14 +6,15 @@ import io
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from headgate_lab.data.download import Remote, extract, fetch
+from headgate_lab.data.download import Remote, extract, fetch, unzip
 from headgate_lab.data.places import DataError
 
 CONTENT = bytes(range(256)) * 9000
@@ -158,4 +159,37 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(DataError, match=r"a.tar.gz: cannot extract d: "):
         extract(path, "d", ["one", "two"])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def zipped(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x" * 100)
+    return path
+
+
+def test_only_wanted_files_are_unzipped(tmp_path: Path) -> None:
+    names = ("d/", "d/in/", "d/in/one", "d/in/deep/two", "d/three", "d/four", "evil", "../evil", "d/in/../../../evil")
+    folder = unzip(zipped(tmp_path / "a.zip", *names), "d", ["in/", "three"])
+    found = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
+    # What would lead outside stays inside.
+    assert folder == tmp_path / "d" and found == ["a.zip", "d/in/deep/two", "d/in/evil", "d/in/one", "d/three"]
+    assert unzip(tmp_path / "a.zip", "d", ["in/", "three"]) == folder
+
+
+@pytest.mark.parametrize("wanted", [["two"], ["one", "in/"], ["on"]])
+def test_a_zip_without_a_file_leaves_nothing(wanted: list[str], tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", "d/one", "d/in")
+    with pytest.raises(DataError, match=rf"a.zip: there is no d/{wanted[-1]} in it"):
+        unzip(path, "d", wanted)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-30], lambda whole: whole.replace(b"xxxx", b"xxyx")])
+def test_a_damaged_zip_leaves_nothing(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", "d/one")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"a.zip: cannot extract d: "):
+        unzip(path, "d", ["one"])
     assert list(tmp_path.iterdir()) == [path]

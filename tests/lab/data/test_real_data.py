@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headgate_lab.data import cifar, mnist, places
+from headgate_lab.data import cifar, mnist, places, tinyimagenet
 from headgate_lab.data.images import Images, Normalisation
 
 
@@ -16,6 +16,7 @@ from headgate_lab.data.images import Images, Normalisation
 def _no_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "download", lambda: pytest.skip("MNIST is not on this machine"))
     monkeypatch.setattr(cifar, "download", lambda layout: pytest.skip(f"{layout.folder} is not on this machine"))
+    monkeypatch.setattr(tinyimagenet, "download", lambda: pytest.skip("TinyImageNet is not on this machine"))
 
 
 def assert_official(data: Images, shape: tuple[int, ...], counts: tuple[int, int]) -> None:
@@ -82,3 +83,11 @@ def test_cifar100() -> None:
 
 def test_places_are_the_machines_own() -> None:
     assert (places.CHECKOUT / "pyproject.toml").exists()
+
+
+def test_tinyimagenet() -> None:
+    data = tinyimagenet.tinyimagenet()
+    assert_official(data, (3, 64, 64), (100_000, 10_000))
+    assert_even(data.train_labels, 200)
+    assert_even(data.test_labels, 200)
+    assert data.classes[0].startswith("goldfish")  # n01443537

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from PIL import Image
 
 from headgate_lab.data.cifar import Layout
 from headgate_lab.data.download import Remote
@@ -107,6 +108,36 @@ def write_archive(path: Path, layout: Layout, source: Path) -> Layout:
     with tarfile.open(path, "w:gz") as tar:
         tar.add(source / layout.folder, layout.folder)
     return replace(layout, archive=remote(path))
+
+
+def write_tinyimagenet(root: Path, classes: dict[str, int], each: int, test: list[str]) -> Path:
+    """As published. `classes` gives each wnid, in the order of wnids.txt, a shade; image i of it is i levels brighter.
+
+    `test` is the class of every test image, whose shade is that of the class.
+    """
+    folder = root / "tiny-imagenet-200"
+    for wnid, shade in classes.items():
+        images = folder / "train" / wnid / "images"
+        images.mkdir(parents=True)
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text(
+            "".join(f"{wnid}_{i}.JPEG\t0\t0\t9\t9\n" for i in range(each))
+        )
+        for i in range(each):
+            write_jpeg(images / f"{wnid}_{i}.JPEG", shade + i)
+    (folder / "val" / "images").mkdir(parents=True)
+    for i, wnid in enumerate(test):
+        write_jpeg(folder / "val" / "images" / f"val_{i}.JPEG", classes[wnid])
+    lines = [f"val_{i}.JPEG\t{wnid}\t0\t32\t44\t62\n" for i, wnid in enumerate(test)]
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    (folder / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in classes))
+    (folder / "words.txt").write_text("".join(f"{wnid}\tthe {wnid}, a thing\n" for wnid in ("n9", *classes)))
+    return folder
+
+
+def write_jpeg(path: Path, shade: int, size: int = 64, mode: str = "RGB") -> None:
+    """One colour: red as bright as `shade`, green 20 and blue 40 levels brighter; or plain grey."""
+    colour = (shade, shade + 20, shade + 40) if mode == "RGB" else shade
+    Image.new(mode, (size, size), colour).save(path, "JPEG", quality=95)
 
 
 def remote(path: Path) -> Remote:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headgate_lab.data.images import Normalisation
 from headgate_lab.engine import side_by_side
@@ -15,9 +16,11 @@ from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.network import Network, Optimization, accuracy
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.methods.budgeted import Budgeted
+from headgate_lab.methods.chipnet import ChipNet
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
 from headgate_lab.methods.narrower import Narrower
+from headgate_lab.methods.slimming import Sparse
 
 EPOCHS = 4
 
@@ -32,7 +35,8 @@ def data() -> Resident:
 def network(seed: int, method: Method, kind: str = "sgd", noise: float = 0.0, batch: int = 16) -> Network:
     torch.manual_seed(seed)
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)
+        nn.Conv2d(1, 8, 3, bias=False),  # one before BatchNorm would learn from rounding errors alone, and by Adam fast
+        *(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)),
     )
     model = method.attach(model, torch.zeros(2, 1, 6, 6))
     how = Optimization(kind, 0.02, 1e-4, lambda epoch, epochs: 1 - epoch / epochs, noise)  # type: ignore[arg-type]
@@ -47,6 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
     "the paper's way": {"method": Dam(0.5, offset_update="plain", scale="plain", floor=1)},
     "noise": {"method": GATED, "noise": 0.05},
     "dense": {"method": Narrower()},
+    "sparse": {"method": Sparse(1e-3)},
+    "chipnet": {"method": ChipNet(0.5, EPOCHS), "kind": "adamw"},
     "budgeted": {"method": Budgeted(400, start=0.1, reach=0.9, floor=1), "batch": 2},
     "budgeted, then small": {"method": Budgeted(400, start=0.1, reach=0.5, floor=1, train_on=True), "batch": 2},
 }
@@ -86,6 +92,28 @@ def test_a_network_goes_on_bit_by_bit(case: str) -> None:
         broken.load_state_dict(state)
     assert found == expected
     assert equal(weights(broken.networks[0]), weights(whole.networks[0]))
+
+
+class NoReading(TorchDispatchMode):
+    """Refuses what would make a host wait for its device, and cannot be captured."""
+
+    REFUSED = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in self.REFUSED, func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", ["gated", "the paper's way", "sparse", "chipnet"])
+def test_a_step_reads_nothing_back(case: str) -> None:
+    one = network(0, CASES[case]["method"])  # with SGD: on a CPU Adam counts its steps there
+    one.begin_epoch()
+    one.step()
+    with NoReading():
+        one.step()
+        assert one.after_step() is False
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():
+        one.loss.item()
 
 
 def test_gates_close_and_the_network_learns() -> None:

@@ -96,6 +96,7 @@ def test_a_method_trains_and_its_small_network_computes_the_same(name: str, netw
 def test_equal_placement_is_what_the_strength_does_not_change() -> None:
     assert Dam(0.1).placement == Dam(0.5, settle=3).placement
     assert Dam(0.1).placement != Dam(0.1, streams=False).placement
+    assert Dam(0.1).placement != Dam(0.1, permutation=0).placement != Dam(0.1, permutation=1).placement
 
 
 @pytest.mark.parametrize("params", [1_000, 5_000, 61_706])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import headgate as hg
 from headgate_lab.methods.narrower import parameters
-from headgate_lab.methods.slimming import Slimmed, Sparse, leaving, scales
+from headgate_lab.methods.norm_channels import scales
+from headgate_lab.methods.slimming import Slimmed, Sparse, leaving
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 
@@ -64,7 +65,7 @@ def test_as_much_stays_as_the_parameters_allow() -> None:
     model = random_scales(PreResNet(20))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     limit = parameters(model) // 2
-    small = Slimmed(limit).attach(model, IMAGES)
+    small = Slimmed(params=limit).attach(model, IMAGES)
     assert 0.95 * limit < parameters(small) <= limit
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import headgate as hg
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, batches, run
 from headgate_lab.engine.watch import Lines
+from headgate_lab.methods.dam import Dam
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.paper import PAPER
 from headgate_lab.recipes import cifar
-from headgate_lab.recipes.cifar import Cifar
+from headgate_lab.recipes.cifar import Cifar, NetworkName
 from tests.lab.recipes.few_images import few_images
 
 
@@ -34,6 +36,18 @@ def test_the_paper_s_sizes_are_all_there() -> None:
         if number.metric == "params"
     }
     assert printed == {(*key, strength, size) for key, sizes in cifar.TABLE.items() for strength, size in sizes.items()}
+
+
+@pytest.mark.parametrize(("network", "gates"), [("vgg19", 16), ("preresnet20", 19)])
+def test_the_paper_s_way_is_that_of_its_code(network: NetworkName, gates: int) -> None:
+    recipe = cifar.paper(network, "cifar100", 0.5)
+    method = recipe.pruning()
+    assert isinstance(method, Dam) and method.before_norm and method.cold_start == 20
+    model = method.attach(recipe.build(1.0), torch.zeros(2, 3, 32, 32))
+    assert len(hg.gates(model)) == gates
+    optimizer = torch.optim.SGD(method.groups(model), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    # Weights and offsets alike.
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.05, 1e-3)] * 2
 
 
 def test_datasets_are_not_mixed() -> None:

@@ -45,7 +45,7 @@ def test_the_widths_are_the_budget_s_and_the_weights_are_fresh() -> None:
     assert trained(found, 4) == trained(ours, 4)
     network = ours.networks[0]
     small = network.method.small(network.model, torch.zeros(2, 3, 16, 16))
-    found._fork_()
+    found.turn()
     fresh = found.networks.networks[0].model
     assert shapes(fresh) == shapes(small)
     drawn_anew_(small, 3)

@@ -13,10 +13,10 @@ import headgate as hg
 from headgate_lab.data import mnist
 from headgate_lab.data.images import Images
 from headgate_lab.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
-from headgate_lab.engine.forked import Forked
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, batches, run
+from headgate_lab.engine.staged import Staged
 from headgate_lab.engine.watch import Lines
 from headgate_lab.methods.narrower import Narrower
 from headgate_lab.methods.one_shot import OneShot
@@ -82,9 +82,9 @@ def test_every_way_runs_and_is_recorded(network: NetworkName, orders: tuple[Orde
     assert {row.setting["method"] for row in rows("pretrained", records)} == {"gates", "one-shot", "narrower", "dense"}
 
 
-def training(*ways: Pretrained, seeds: tuple[int, ...] = (0,)) -> Forked:
+def training(*ways: Pretrained, seeds: tuple[int, ...] = (0,)) -> Staged:
     started = Pretrained.start([Job(shortened(on_digits(way)), seed) for seed in seeds for way in ways], CPU)
-    assert isinstance(started, Forked)
+    assert isinstance(started, Staged)
     return started
 
 
@@ -113,7 +113,9 @@ def test_gates_are_inserted_into_the_trained_network_in_its_order(order: Order) 
     dense, seen = started.networks.networks[0], images(1, 28)
     looked_at = [(mnist.NORMALISATION(seen.train_images), seen.train_labels)]
     before = {name: value.clone() for name, value in dense.model.state_dict().items()}
-    gated = started._fork(0, dense).model.eval()
+    fork = started.stages[1].fork
+    assert fork is not None
+    gated = fork(0, dense).model.eval()
     assert all(torch.equal(value, before[name]) for name, value in dense.model.state_dict().items())
     x = torch.randn(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     assert torch.equal(gated(x), dense.model.eval()(x))

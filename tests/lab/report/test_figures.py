@@ -24,7 +24,25 @@ from tests.lab.report.synthetic import (
     write_sensitivity,
 )
 
+
+def write_cka(out: Path) -> None:
+    """Two networks, of which one has nothing left to compare."""
+    two, three = [[1.0, 0.2], [0.2, 1.0]], [[1.0, 0.5, 0.1], [0.5, 1.0, 0.3], [0.1, 0.3, 1.0]]
+    write(out, "cka", {"method": "paper", "params": None}, 0, {"cka": two, "rbf_cka": three})
+    write(out, "cka", {"method": "ours", "params": 5}, 0, {"cka": three, "rbf_cka": None})
+    write(out, "cka", {"method": "narrower", "params": 5}, 0, {"cka": None, "rbf_cka": None})
+
+
+def write_architecture(out: Path) -> None:
+    """Of one network the second block is gone; the other died and has no layers."""
+    layers = [["a.x", 8, 5, None], ["a.y", 16, 9, "a.y"], ["b.x", 8, 0, None], ["b.y", 16, 0, "a.y"]]
+    write(out, "architecture", {"strength": 1.0}, 0, {"layers": layers, "streams": [["a.y", 16, 12]]})
+    write(out, "architecture", {"strength": 9.0}, 0, {"params": None})
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
+    "cka": write_cka,
+    "architecture": write_architecture,
     "dimension": write_dimension,
     "sensitivity": write_sensitivity,
     "autoencoder": write_autoencoder,
@@ -49,7 +67,7 @@ def lines(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
 def test_a_figure_is_a_picture(experiment: str, tmp_path: Path) -> None:
     WRITERS[experiment](tmp_path)
     image = imread(io.BytesIO(picture(experiment, read_runs(tmp_path, experiment))))
-    assert image.shape[2] == 4 and image.shape[1] > 1000
+    assert image.shape[2] == 4 and image.shape[1] > 800
     assert len(np.unique(image.reshape(-1, 4), axis=0)) > 10
 
 
@@ -136,7 +154,6 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("experiment", "x", "y"),
     [
-        ("curves", "pruned", "accuracy"),
         ("cifar", "params", "accuracy"),
         ("tinyimagenet", "pruned_channels", "accuracy"),
         ("link_prediction", "dimension", "auc"),
@@ -153,11 +170,58 @@ def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: P
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
 
 
-def test_losses_of_every_epoch(tmp_path: Path) -> None:
+def test_matrices_of_likeness_stand_side_by_side(tmp_path: Path) -> None:
+    write_cka(tmp_path)
+    figure = drawn(tmp_path, "cka")
+    shown = [axes.images[0].get_array().tolist() for axes in figure.axes if axes.images]
+    assert [len(matrix) for matrix in shown] == [3, 2, 3]
+    assert shown[1] == [[1.0, 0.2], [0.2, 1.0]]
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == ["ours 5\n3 features", "paper None\n2 features", "paper None\n3 features"]
+    assert sum(text.get_text() == "nothing to compare" for axes in figure.axes for text in axes.texts) == 1
+
+
+def test_an_architecture_is_drawn_for_every_network_that_lives(tmp_path: Path) -> None:
+    write_architecture(tmp_path)
+    (axes,) = drawn(tmp_path, "architecture").axes
+    assert [bar.get_height() for bar in axes.containers[0]] == [8, 16, 8, 16]
+    assert [bar.get_height() for bar in axes.containers[1]] == [5, 0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a.x", "a.y", "b.x", "b.y"]
+
+
+def test_losses_of_every_epoch_and_what_moves(tmp_path: Path) -> None:
     epochs: dict[str, list[Any]] = {"loss": [3.0, 2.0], "validation_loss": [4.0, 3.0], "offset": [1.0, 0.0]}
     write(tmp_path, "stability", {"method": "paper"}, 0, {}, epochs)
-    (axes,) = drawn(tmp_path, "stability").axes
+    axes, beside = drawn(tmp_path, "stability").axes
     assert lines(axes) == {"loss": ([1, 2], [3.0, 2.0]), "validation loss": ([1, 2], [4.0, 3.0])}
+    assert lines(beside) == {"mean offset": ([1, 2], [1.0, 0.0])}
+    assert not axes.patches
+
+
+def test_stages_are_shaded(tmp_path: Path) -> None:
+    config = {"method": "chipnet", "length": 2, "prune": 1, "finetune": 3}
+    write(tmp_path, "stability", config, 0, {}, {"loss": [1.0] * 6, "mask": [None, None, 0.5, None, None, None]})
+    axes, _ = drawn(tmp_path, "stability").axes
+    assert [(patch.get_x(), patch.get_width()) for patch in axes.patches] == [(0.5, 2), (2.5, 1), (3.5, 3)]
+
+
+def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> None:
+    config = {"network": "net", "dataset": "one", "method": "chipnet"}
+    seconds = {"train": 600.0, "to prune": 6.0, "prune": 240.0, "to finetune": 6.0, "finetune": 120.0, "finish": 9.0}
+    networks = {"train": 1, "prune": 2, "finetune": 2}
+    staged = {"seconds": seconds, "networks": networks, "together": 2}
+    for ratio, size in ((0.2, 100), (0.4, 300)):
+        write(tmp_path, "curves", {**config, "ratio": ratio}, 0, {"params": size, "accuracy": 90 + ratio}, **staged)
+    one = {"seconds": {"train": 1200.0, "finish": 1.0}, "together": 2}
+    write(tmp_path, "curves", {**config, "method": "ours", "params": 1}, 0, {"params": 1, "accuracy": 80.0}, **one)
+    accuracy, times = drawn(tmp_path, "curves").axes
+    assert lines(accuracy)["chipnet"] == ([100, 300], [90.2, 90.4])
+    bars = {text.get_text().split("\n")[0]: number for number, text in enumerate(times.get_yticklabels())}
+    assert times.get_yticklabels()[bars["chipnet"]].get_text() == "chipnet\n(1 to 2 at once)"
+    wide = {bar.get_label(): [patch.get_width() for patch in bar.patches] for bar in times.containers}
+    assert list(wide) == ["training", "pruning", "finetuning"]
+    assert [values[bars["chipnet"]] for values in wide.values()] == pytest.approx([10, 2.1, 1])
+    assert wide["training"][bars["ours"]] == 10.0 and wide["pruning"][bars["ours"]] == 0
 
 
 @pytest.mark.parametrize("experiment", FIGURES)

@@ -30,7 +30,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lenet(tmp_path / "results")
-    write(tmp_path / "results", "cka", {"network": "preresnet164", "method": "paper"}, 0, {"cka_mean": 0.25})
+    order = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4, "order": "random"}
+    write(tmp_path / "results", "permutation", order, 0, {"accuracy": 94.0})
     arguments = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "results.md")]
     assert main(arguments) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'results.md'}: 11 runs, 1 figures\n"
@@ -39,10 +40,18 @@ def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.
     assert "| [lenet](#lenet) | Appendix E.1, tab:mnist_dam_lenet | 6 of 90 | 10 |" in text
     assert "10 runs of 2 seeds; device two cores; torch 2.13.0; commit 0123456789." in text
     assert "Missing: 84 of the paper's 90 rows have no run yet." in text
-    assert "Missing: 11 of the paper's 12 rows have no run yet." in text
+    assert "Missing: 16 of the paper's 18 rows have no run yet." in text
     assert re.findall(r"!\[.*\]\((.*)\)", text) == ["figures/lenet.png"]
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["lenet.png"]
-    assert "\n## cka\n" in text and "lenet" not in text.partition("## Not measured yet")[2]
+    assert "\n## permutation\n" in text and "lenet" not in text.partition("## Not measured yet")[2]
+
+
+def test_numbers_of_others_are_called_so(tmp_path: Path) -> None:
+    config = {"network": "vgg19", "dataset": "cifar100", "method": "ours", "against": "DepGraph", "macs": 0.112}
+    write(tmp_path, "beyond", config, 0, {"accuracy": 71.0, "pruned": 95.0, "macs": 44e6})
+    text = page(read_all(tmp_path))
+    assert "Missing: 8 of the others' 10 rows have no run yet." in text
+    assert "accuracy, others | accuracy, ours" in text and "| 70.39 | 71.00 |" in text
 
 
 def test_an_error_is_one_line_and_leaves_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,17 +173,14 @@ def test_a_metric_of_the_wrong_kind_is_named(experiment: str, value: Any, tmp_pa
 def test_the_paper_runs_of_permutation_are_our_seeds(tmp_path: Path) -> None:
     config = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4}
     for seed, accuracy in enumerate((90.0, 92.0, 94.0)):
-        write(tmp_path, "permutation", config, seed, {"accuracy": accuracy})
+        write(tmp_path, "permutation", config | {"order": "random"}, seed, {"accuracy": accuracy})
+        write(tmp_path, "permutation", config | {"order": "index"}, seed, {"accuracy": 50.0})
     table = found(tmp_path, "permutation")
-    assert [row.ours for row in table if (row.metric, row.statistic) == ("accuracy", "mean")] == [
-        90,
-        92,
-        94,
-        None,
-        None,
-    ]
-    spread = pick(table, "accuracy", "relative sd")
+    printed = [row for row in table if row.place and (row.metric, row.statistic) == ("accuracy", "mean")]
+    assert [row.ours for row in printed] == [90, 92, 94, None, None]
+    spread = pick(table, "accuracy", "relative sd", order="random")
     assert (spread.paper, spread.sd, spread.n) == (0.0024, None, 3)
+    assert pick(table, "accuracy", "relative sd", order="index").ours == 0
     assert spread.ours == pytest.approx(2 / 92)
 
 
@@ -211,3 +208,14 @@ def test_where_records_come_from(tmp_path: Path) -> None:
     assert provenance([alone, other]) == (
         "2 runs of 2 seeds; device H200, two cores; torch 2.13.0; commits 0123456789, aaaaaaaaaa"
     )
+
+
+def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:
+    config = {"network": "preresnet164", "dataset": "cifar10", "method": "chipnet", "ratio": 0.4}
+    staged = {"seconds": {"train": 600.0, "prune": 240.0, "finish": 9.0}, "networks": {"train": 1, "prune": 2}}
+    write(tmp_path, "curves", config, 0, {"accuracy": 90.0}, **staged, together=2)
+    table = found(tmp_path, "curves")
+    assert pick(table, "minutes_training", method="chipnet").ours == 10
+    assert pick(table, "minutes_pruning", method="chipnet").ours == 2
+    assert pick(table, "minutes_finetuning", method="chipnet").ours == 0
+    assert pick(table, "minutes_training", method="slimming").ours is None

@@ -1,17 +1,23 @@
-"""Fig. 7: the losses of every epoch."""
+"""Fig. 7: the losses of every epoch, and what the method moves meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headgate_lab.report.figures.drawing import band, plain
 from headgate_lab.report.runs import ReportError, Runs
 
+# Means over all gates, masks or scales of a network.
+MOVED = ("offset", "mask", "scale")
+# The stages as configs name their epochs; pruning stays white.
+SHADES = {"length": "C0", "prune": "white", "finetune": "C3"}
+
 
 def losses(groups: Sequence[Runs]) -> Figure:
-    """A panel a recipe, in it every metric of the epochs whose name ends in `loss`."""
+    """A panel a recipe, in it every metric of the epochs whose name ends in `loss`; stages shaded."""
     found = [(group, names) for group in groups if (names := _losses(group))]
     if not found:
         raise ReportError("the records of stability lack the losses of every epoch")
@@ -20,8 +26,34 @@ def losses(groups: Sequence[Runs]) -> Figure:
         for number, name in enumerate(names):
             curves = group.curves(name)
             band(axes, range(1, len(curves[0]) + 1), curves, f"C{number}", name.replace("_", " "))
+        _shade(axes, group)
+        _draw_moved(axes, group)
         plain(axes, title=group.setting, xlabel="epoch", ylabel="loss")
     return figure
+
+
+def _shade(axes: Axes, group: Runs) -> None:
+    """Training blue, fine-tuning red, as in the paper; a training without stages is left as it is."""
+    parts = {name: group.config.get(name, 0) for name in SHADES}
+    if not parts["finetune"]:
+        return
+    start = 0.5
+    for name, epochs in parts.items():
+        axes.axvspan(start, start + epochs, color=SHADES[name], alpha=0.08, linewidth=0)
+        start += epochs
+
+
+def _draw_moved(axes: Axes, group: Runs) -> None:
+    """On an axis of its own, dashed."""
+    moved = [(name, curves) for name in MOVED if (curves := group.curves(name))]
+    if not moved:
+        return
+    beside = axes.twinx()
+    for name, curves in moved:
+        band(beside, range(1, len(curves[0]) + 1), curves, "C2", f"mean {name}")
+        beside.lines[-1].set_linestyle("--")
+    beside.spines[["top"]].set_visible(False)
+    beside.set_ylabel(", ".join(f"mean {name}" for name, _ in moved), color="C2")
 
 
 def _losses(group: Runs) -> list[str]:

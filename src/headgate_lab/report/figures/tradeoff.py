@@ -78,9 +78,6 @@ def name(series: Sequence[str], key: Sequence[Any]) -> str:
     return ", ".join(told)
 
 
-curves = partial(
-    tradeoff, experiment="curves", x="pruned", y="accuracy", panels=("dataset",), series=("network", "method")
-)
 cifar = partial(
     tradeoff, experiment="cifar", x="params", y="accuracy", panels=("dataset",), series=("network", "method")
 )
