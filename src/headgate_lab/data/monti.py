@@ -89,8 +89,10 @@ def read(path: Path, train: int, test: int) -> Split:
 
 
 def _matrices(path: Path, names: tuple[str, ...]) -> dict[str, Tensor]:
-    import h5py
-
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise DataError(f"reading {path} needs h5py, which is not installed: pip install 'headgate[graphs]'") from error
     try:
         with h5py.File(path, "r") as file:
             # MATLAB stores columns first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ def test_damaged_and_missing_files(tmp_path: Path, alone: Path) -> None:
         monti.read(written(tmp_path / "b.mat", M=RATINGS), 3, 1)
     with pytest.raises(DataError, match=r"holds no igmc/douban/training_test_dataset.mat"):
         monti.load("douban", tmp_path)
+
+
+def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "a.mat", M=RATINGS, Otraining=TRAIN, Otest=TEST)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(DataError, match=r"needs h5py, which is not installed: pip install 'headgate\[graphs\]'"):
+        monti.read(path, 3, 1)
 
 
 def test_a_download_is_checked(alone: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
