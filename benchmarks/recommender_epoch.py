@@ -108,7 +108,7 @@ def their_steps(split: Split, order: Tensor, strength: float, size: int, device:
 def our_steps(training: Recommendations, order: Tensor, size: int) -> Callable[[], None]:
     """Likewise, as the lab trains."""
     networks = training.networks
-    _, kept, _ = networks._drawn()
+    _, kept, _ = networks.drawn()
     orders = order.expand(len(networks.seeds), -1)
     ratings, number = networks.ratings[orders].to(networks.device), 0
 
@@ -116,7 +116,7 @@ def our_steps(training: Recommendations, order: Tensor, size: int) -> Callable[[
         nonlocal number
         part = slice(size * number, size * number + size)
         number = (number + 1) % (len(order) // size)
-        networks._step(networks.batches.batch(orders[:, part], kept), ratings[:, part], None)
+        networks.step(networks.batches.batch(orders[:, part], kept), ratings[:, part], None)
 
     return step
 

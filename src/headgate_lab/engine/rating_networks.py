@@ -86,7 +86,7 @@ class RatingNetworks:
 
     def epoch(self) -> list[float]:
         """Learns from every pair once; the mean squared error of each network on the way."""
-        size, (order, kept, noise) = self.fitting.batch, self._drawn()
+        size, (order, kept, noise) = self.fitting.batch, self.drawn()
         ratings = self.ratings[order].to(self.device)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * 0.1 ** (self.done // self.fitting.fall)
@@ -94,13 +94,13 @@ class RatingNetworks:
         for begin in range(0, order.shape[1], size):
             part = slice(begin, begin + size)
             batch = self.batches.batch(order[:, part], kept)
-            errors = self._step(batch, ratings[:, part], None if noise is None else noise[:, part])
+            errors = self.step(batch, ratings[:, part], None if noise is None else noise[:, part])
             total += errors * batch.pairs
         self.done += 1
         means: list[float] = (total / order.shape[1]).tolist()
         return means
 
-    def _step(self, batch: Batch, ratings: Tensor, noise: Tensor | None) -> Tensor:
+    def step(self, batch: Batch, ratings: Tensor, noise: Tensor | None) -> Tensor:
         """One step of all networks; the mean squared error of each before it."""
         layers = self._layers()
         predicted, penalty = self._rated(layers, batch, noise)
@@ -146,7 +146,7 @@ class RatingNetworks:
         self.optimizer.load_state_dict(state["optimizer"])
         self.done = state["done"]
 
-    def _drawn(self) -> tuple[Tensor, Any, Tensor | None]:
+    def drawn(self) -> tuple[Tensor, Any, Tensor | None]:
         """The order of the pairs in the next epoch, on the host; which edges stay; what multiplies hidden units."""
         count, share = len(self.ratings), 1 - self.fitting.dropout
         # torch looks at the lowest 32 bits of a seed only.
