@@ -95,6 +95,7 @@ def as_json(plan: hg.Plan) -> str:
             "stays": [
                 {
                     "axes": _axes(refusal.axes),
+                    "what": refusal.what or "channels",
                     "size": refusal.size,
                     "because": [
                         {"module": why.path, "operation": why.operation, "reason": why.reason}

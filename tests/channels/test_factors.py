@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headgate.channels.ledger import Ledger, Obstacle, Solution
+from headgate.channels.ledger import Ledger, Solution
+from headgate.channels.obstacle import Obstacle
 
 WHY = Obstacle("layer", "operation", "reason")
 HERE = ("layer", "view")

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
+from headgate.channels.ledger import NO_UNIT, Ledger
+from headgate.channels.obstacle import Obstacle
 
 WHY = Obstacle("layer", "operation", "reason")
 pairs = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)

@@ -103,6 +103,7 @@ def test_several_inputs_with_types_as_json(capsys: pytest.CaptureFixture[str]) -
     assert ["last.weight", 1] in group["read_by"]
     assert ["words.weight", 1] in group["written_by"]
     assert {"module", "operation", "reason"} == set(plan["stays"][0]["because"][0])
+    assert plan["stays"][0]["what"] == "channels"
 
 
 def test_only_what_a_trial_has_shown_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,68 @@ def test_as_many_places_as_heads_are_told_apart_by_what_is_computed() -> None:
     assert small.config == Config(width=16, num_heads=2, head_width=4)
 
 
+class Unscaled(Layer):
+    """Whose places can go: q · k has a scale of its own, and a bias for every head tells heads from places."""
+
+    def __init__(self, config: Config, scale: float | None, biased: bool) -> None:
+        super().__init__(config)
+        self.heads, self.head_dim = config.num_heads, self.places
+        self.scale = self.places**-0.5 if scale is None else scale
+        self.bias = nn.Parameter(torch.zeros(config.num_heads)) if biased else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm1(x)).view(*x.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        out = out if self.bias is None else out * self.bias[:, None, None]
+        x = x + self.out(out.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def of_unscaled(scale: float | None, biased: bool) -> type[Model]:
+    class OfUnscaled(Model):
+        def __init__(self, config: Config) -> None:
+            super().__init__(config)
+            self.layers = nn.ModuleList(Unscaled(config, scale, biased) for _ in range(config.num_layers))
+
+    return OfUnscaled
+
+
+def narrowed(model: nn.Module, heads: int, places: int) -> nn.Module:
+    """With so many heads of so many places left in every layer."""
+    randomise_(model).double()
+    model.scale.fill_(1.5)
+    gates = hg.insert_gates_(model, IDS, floor=1, order="random:2", where=lambda name, _: "qkv" in name)
+    with torch.no_grad():
+        for name, gate in gates.items():
+            left = places if "#" in name else heads
+            gate.offset.fill_(5.0 * ((left - 0.5) / gate.n - 1))
+    return hg.compact(model)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_two_numbers_that_are_multiplied_shrink_together(biased: bool) -> None:
+    """Two heads of six are as wide as three of four, four of three, or twelve of one."""
+    build = of_unscaled(0.4, biased)
+    small = narrowed(build(Config(head_width=8)), 2, 6)
+    assert small.config == Config(num_heads=2, head_width=6)
+    again = build(small.config).double()
+    again.load_state_dict(small.state_dict())
+    assert error(outputs(small, IDS), outputs(again, IDS)) < LIMIT
+
+
+def test_a_number_without_a_value_is_one_of_two_that_are_multiplied() -> None:
+    """The width of a head followed from the others: 12 over 4."""
+    small = narrowed(of_unscaled(0.4, True)(Config()), 2, 2)
+    assert small.config == Config(num_heads=2, head_width=2)
+
+
+def test_two_numbers_that_would_build_another_scale_are_refused() -> None:
+    small = narrowed(of_unscaled(None, True)(Config(head_width=8)), 2, 6)
+    assert small.config == Config(head_width=8)
+    with pytest.raises(hg.ConfigError, match=r"no numbers in it give .* and a network that computes the same"):
+        hg.fit_config_(small, IDS)
+
+
 def test_unequal_layers_are_not(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="headgate"):
         small = compacted(Model(Config()), [4, 4], [7, 8])[1]
@@ -210,7 +272,7 @@ def test_numbers_and_names_without_a_value() -> None:
     configuration = configuration_of(Model(Config()))
     assert configuration is not None
     sizes = {str(number): value for number, value in configuration.sizes().items()}
-    assert sizes == {"width": 12, "num_layers": 2, "num_heads": 4, "inner_dim": 20}
+    assert sizes == {"width": 12, "num_heads": 4, "inner_dim": 20}
     assert configuration.unset() == [Number((), "head_width")]
     state = torch.random.get_rng_state()
     configuration.built({})

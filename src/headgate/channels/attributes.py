@@ -25,6 +25,12 @@ _WORDS = frozenset({
     "size", "split", "units", "width",
 })  # fmt: skip
 
+# With one of these it counts something else, for which only longer inputs than the example might need all of it.
+_OTHERS = frozenset({
+    "batch", "block", "bucket", "buckets", "chunk", "distance", "image", "img", "kernel", "layers", "patch", "patches",
+    "position", "positions", "stride", "window", "windows",
+})  # fmt: skip
+
 # Those among them that never count heads.
 _WIDTHS = frozenset({"d", "depth", "dim", "dims", "embd", "embed", "hidden", "inner", "size", "width"})
 
@@ -45,9 +51,9 @@ class Attribute:
 
 
 def may_be_size(name: str) -> bool:
-    """Whether an attribute of this name may count channels or heads: one of its words says so."""
-    words = name.lower().split("_")
-    return not name.startswith("_") and any(word.rstrip("0123456789") in _WORDS for word in words)
+    """Whether an attribute of this name may count channels or heads: one of its words says so, and none denies it."""
+    words = {word.rstrip("0123456789") for word in name.lower().split("_")}
+    return not name.startswith("_") and not words.isdisjoint(_WORDS) and words.isdisjoint(_OTHERS)
 
 
 def counted(

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from headgate.channels.ledger import Obstacle
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.rules import contraction, movement, norms, pointwise, reduction, rule_for, spatial
 from headgate.channels.rules.step import module_paths
 from headgate.channels.trace import Walk, operation_of, path_of

@@ -34,6 +34,12 @@ class Factors:
         self.parts.append(parts)
         return len(self.labels) - 1
 
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The labels of all entries, and one row of factors for each, filled up with 0; there must be some."""
+        width = max(parts.shape[1] for parts in self.parts)
+        parts = [torch.nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in self.parts]
+        return torch.cat(self.labels), torch.cat(parts)
+
     def settled(self, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> Settled:
         """What follows from the entries, given what plain ties and stays say.
 
@@ -94,9 +100,7 @@ class _Settling:
     """
 
     def __init__(self, entries: Factors, roots: Tensor, fixed: Tensor, components: Components, inner: Tensor) -> None:
-        width = max(parts.shape[1] for parts in entries.parts)
-        self._labels = torch.cat(entries.labels)
-        self._parts = torch.cat([torch.nn.functional.pad(p, (0, width - p.shape[1])) for p in entries.parts])
+        self._labels, self._parts = entries.together()
         lengths = torch.tensor([len(labels) for labels in entries.labels])
         self._numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         self._splits = entries.splits
@@ -159,12 +163,7 @@ class _Settling:
             if some or bool(inner.all()):
                 for labels in leading:
                     allowed[self._roots[labels]] = True
-        while True:
-            rows = allowed[self._roots[self._labels]]
-            inner = self._roots[self._parts[rows]].reshape(-1)
-            if bool(allowed[inner].all()):
-                break
-            allowed[inner] = True
+        self._spread(allowed)
         heads, places = [self._labels[:0]], [self._labels[:0]]
         for number, (*leading, last) in self._splits.items():
             leads = torch.cat(leading)
@@ -173,6 +172,15 @@ class _Settling:
             heads.append(leads[may_go])
             places += [last] if bool(may_go.any()) else []
         return torch.cat(heads), torch.cat(places)
+
+    def _spread(self, allowed: Tensor) -> None:
+        """Marks the factors of what is marked, and merged axes of which all that is free is marked."""
+        merged = ~torch.isin(self._numbers, torch.tensor(list(self._splits), dtype=torch.int64))
+        labels, parts, free = self._roots[self._labels], self._roots[self._parts], self._free
+        before = -1
+        while before != (before := int(allowed.sum())):
+            allowed[parts[allowed[labels]].reshape(-1)] = True
+            allowed[labels[merged & free.any(1) & (allowed[parts] | ~free).all(1)]] = True
 
     def _pass_up(self) -> bool:
         """A label all of whose factors stay must stay."""

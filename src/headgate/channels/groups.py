@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,7 +12,8 @@ from torch.export import ExportedProgram
 from headgate.channels.attributes import Length, counted
 from headgate.channels.entries import View, view_of
 from headgate.channels.feeding import feeding_modules
-from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle, Solution
+from headgate.channels.ledger import NO_UNIT, Ledger, Solution
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.parts import graphs
 from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan, Refusal, renumbered, with_units
 from headgate.channels.products import numbered_products
@@ -81,7 +82,7 @@ def plan_of(
     inner = {unit for factors in solution.products.values() for unit in factors[1:]}
     refused: dict[tuple[frozenset[Axis], tuple[Obstacle, ...]], list[int]] = {}
     for unit, axes in where.items():
-        stored = frozenset(axis for axis in axes if not axis[0].startswith(MADE))
+        stored = _stored(axes)
         masked = solution.masked(unit, stored)
         if not solution.fixed[unit] and masked and (stored - masked or stored == axes):
             prunable.setdefault((stored, masked, unit in inner), []).append(unit)
@@ -93,7 +94,7 @@ def plan_of(
         why = (Obstacle(path, "units", "all its channels live and die together, and one must live"),)
         refused.setdefault((axes, why), []).extend(units)
         del prunable[key]
-    groups, numbers = _numbered(prunable, solution, list(names))
+    groups, numbers = _numbered(prunable, where, solution, list(names))
     behind, products = numbered_products(solution.products, numbers)
     numbers |= behind
     numbered = {axis: renumbered(units.tolist(), numbers) for axis, units in solution.axes.items()}
@@ -102,7 +103,11 @@ def plan_of(
     plan = Plan(
         groups,
         tuple(_branch(origin, solution, numbers, groups) for origin in solution.branches),
-        (*(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()), *cannot_gather),
+        (
+            *(Refusal(_sorted(axes), len(units), why) for (axes, why), units in refused.items()),
+            *(Refusal(_sorted(_stored(one.axes)), one.size, one.obstacles, one.what) for one in solution.held),
+            *cannot_gather,
+        ),
         with_units({axis: units for axis, units in numbered.items() if not axis[0].startswith(MADE)}),
         with_units({path: renumbered(solution.roots[labels].tolist(), numbers) for path, labels in widths.items()}),
         readers,
@@ -117,6 +122,11 @@ def _reasons(unit: int, axes: frozenset[Axis], solution: Solution) -> tuple[Obst
     return tuple(solution.obstacles.get(unit, ()))
 
 
+def _stored(axes: Iterable[Axis]) -> frozenset[Axis]:
+    """Without those of tensors that the code makes."""
+    return frozenset(axis for axis in axes if not axis[0].startswith(MADE))
+
+
 def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:
     where: dict[int, set[Axis]] = {}
     for axis, units in solution.axes.items():
@@ -127,7 +137,7 @@ def _axes_of_units(solution: Solution) -> dict[int, frozenset[Axis]]:
 
 
 def _numbered(
-    prunable: dict[_Alike, list[int]], solution: Solution, order: list[str]
+    prunable: dict[_Alike, list[int]], where: Mapping[int, frozenset[Axis]], solution: Solution, order: list[str]
 ) -> tuple[tuple[Group, ...], dict[int, int]]:
     """Groups in the model's order, and the plan's number of every prunable unit."""
     groups: list[Group] = []
@@ -137,7 +147,9 @@ def _numbered(
         writers = axes - readers
         name = _group_name(writers or readers, order, taken)
         stream = any(unit in solution.sums for unit in units)
-        groups.append(Group(name, len(numbers), len(units), _sorted(writers), _sorted(readers), stream))
+        made = tuple(name.removeprefix(MADE) for name, _ in _sorted(where[units[0]] - _stored(where[units[0]])))
+        facts = (_sorted(writers), _sorted(readers), stream, made, units[0] in solution.silenced)
+        groups.append(Group(name, len(numbers), len(units), *facts))
         numbers.update(zip(units, range(len(numbers), len(numbers) + len(units)), strict=True))
     return tuple(groups), numbers
 

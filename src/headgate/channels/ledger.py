@@ -15,22 +15,12 @@ import torch
 from torch import Tensor
 
 from headgate.channels.factors import Components, Factors
+from headgate.channels.held import Found, Held, held_back
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.values import Origin
 
 # Marks an index that belongs to no unit: a constant, an input, something that cannot be sliced.
 NO_UNIT = 0
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why something must stay: the module path, the operation, and the reason in words."""
-
-    path: str
-    operation: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path or 'root'}: {self.operation}: {self.reason}"
 
 
 class Ledger:
@@ -43,6 +33,7 @@ class Ledger:
         self._stays: list[tuple[Tensor, Obstacle | None]] = []
         self._read: list[Tensor] = []
         self._silenced: list[tuple[Tensor, tuple[tuple[str, int], ...], Obstacle]] = []
+        self._heads: dict[str, list[Tensor]] = {}
         self._sums: list[Tensor] = []
         self._branches: dict[str, Origin] = {}
         self._factors = Factors()
@@ -128,6 +119,10 @@ class Ledger:
         """
         self._silenced.append((labels.reshape(-1), rows, obstacle))
 
+    def heads(self, labels: Tensor, path: str) -> None:
+        """Two activations that the module at `path` multiplies share the axis of these labels: heads, as a rule."""
+        self._heads.setdefault(path, []).append(labels[labels != NO_UNIT].reshape(-1))
+
     def add(self, labels: Tensor) -> None:
         """Two activations are added along these labels: the mark of a residual stream."""
         self._sums.append(labels.reshape(-1))
@@ -139,7 +134,7 @@ class Ledger:
     def solve(self) -> Solution:
         """Units as connected components, with what stays and what is read."""
         components = Components(self._count, self._ties)
-        roots = components.roots()
+        roots = tied = components.roots()
         fixed = self._fixed(roots)
         causes: tuple[Tensor, Tensor] | None = None
         products: dict[int, tuple[int, ...]] = {}
@@ -161,6 +156,7 @@ class Ledger:
             for root in roots[labels].unique().tolist():
                 silenced[root] = silenced.get(root, frozenset()).union(rows)
                 obstacles.setdefault(root, [obstacle])
+        found = Found(tied, roots, fixed, obstacles)
         return Solution(
             roots,
             axes,
@@ -171,6 +167,7 @@ class Ledger:
             tuple(self._branches.values()),
             products,
             silenced,
+            held_back(self._factors, self._heads, found, self._starts),
         )
 
     def _fixed(self, roots: Tensor) -> Tensor:
@@ -204,7 +201,8 @@ class Solution:
     """Solved entries: for every axis the unit of each index (one numbering for all), and what is known of units.
 
     A unit in `products` is none by itself: it goes where one of those given there goes, a head or a place. Units in
-    `silenced` are those that a mask along the rows given there silences, besides one along the readers.
+    `silenced` are those that a mask along the rows given there silences, besides one along the readers. `held` are
+    heads or places that stay where the others go.
     """
 
     roots: Tensor
@@ -216,6 +214,7 @@ class Solution:
     branches: tuple[Origin, ...]
     products: dict[int, tuple[int, ...]] = field(default_factory=dict)
     silenced: dict[int, frozenset[tuple[str, int]]] = field(default_factory=dict)
+    held: tuple[Held, ...] = ()
 
     def masked(self, unit: int, axes: frozenset[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """Those of its axes along which a mask silences a unit."""

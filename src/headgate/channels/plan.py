@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from headgate.channels.attributes import Attribute
-from headgate.channels.ledger import Obstacle
+from headgate.channels.held import HEADS, PLACES
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.products import Products, numbered_products
 from headgate.channels.readers import Reader
 
@@ -25,7 +26,11 @@ K = TypeVar("K", str, Axis, Attribute)
 
 @dataclass(frozen=True)
 class Group:
-    """Units with the same fate structure: written by the same axes, read by the same axes."""
+    """Units with the same fate structure: written by the same axes, read by the same axes.
+
+    `made` names, in words, the operations by which the code itself makes tensors of this size, at every call. `summed`
+    means that two activations are multiplied and summed over the units, as queries and keys are.
+    """
 
     name: str
     start: int
@@ -33,6 +38,8 @@ class Group:
     writers: tuple[Axis, ...]
     readers: tuple[Axis, ...]
     stream: bool
+    made: tuple[str, ...] = ()
+    summed: bool = False
 
     @property
     def units(self) -> range:
@@ -69,11 +76,15 @@ class Branch:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Channels that must stay: the axes that carry them, how many they are, and what stands in the way."""
+    """Channels that must stay: the axes that carry them, how many they are, and what stands in the way.
+
+    `what` is told of the heads of an attention, or of places of heads, where the axes may shrink by the other ones.
+    """
 
     axes: tuple[Axis, ...]
     size: int
     obstacles: tuple[Obstacle, ...]
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,12 @@ class Plan:
         """Whether its units are places of every head, where heads are units too."""
         return group.start in self._inner
 
+    def parts_of_heads(self, group: Group) -> str:
+        """What its units are, in words, where heads and places of heads both are units."""
+        if self.is_inner(group):
+            return PLACES
+        return HEADS if any(factors[0] == group.start for factors in self.products) else ""
+
     @cached_property
     def _inner(self) -> frozenset[int]:
         return frozenset(unit for factors in self.products for unit in factors[1:])
@@ -154,7 +171,9 @@ class Plan:
             if group.name in reasons:
                 path = group.name.partition("#")[0]
                 obstacle = Obstacle(path, "trial", reasons[group.name])
-                refusals.append(Refusal(group.writers + group.readers, group.size, (obstacle,)))
+                refusals.append(
+                    Refusal(group.writers + group.readers, group.size, (obstacle,), self.parts_of_heads(group))
+                )
         for branch in self.branches:
             if branch.name in reasons:
                 obstacle = Obstacle(branch.path, "trial", reasons[branch.name])
@@ -184,8 +203,9 @@ class Plan:
                 groups[group.name] = replace(group, start=start)
             else:
                 writers, readers = {*first.writers, *group.writers}, {*first.readers, *group.readers}
+                made = tuple(dict.fromkeys((*first.made, *group.made)))
                 both = replace(first, writers=tuple(sorted(writers - readers)), readers=tuple(sorted(readers)))
-                groups[first.name] = both
+                groups[first.name] = replace(both, made=made, summed=first.summed or group.summed)
         behind, products = numbered_products(dict(enumerate(self.products, self.size)), numbers)
         numbers |= behind
         axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
@@ -203,7 +223,8 @@ class Plan:
             stays = [("stays", "size", "because")]
             for refusal in self.refusals:
                 why = "; ".join(map(str, refusal.obstacles[:2]))
-                stays.append((_listed(refusal.axes, sides=True), str(refusal.size), why))
+                what = f"{refusal.what}: " if refusal.what else ""
+                stays.append((what + _listed(refusal.axes, sides=True), str(refusal.size), why))
             text += "\n\n" + _table(stays)
         if self.branches:
             writes = [("branch", "units", "written into")]

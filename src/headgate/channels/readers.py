@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headgate.channels.entries import Axis, Entry, View, agreed
-from headgate.channels.ledger import Obstacle, Solution
+from headgate.channels.ledger import Solution
+from headgate.channels.obstacle import Obstacle
 
 if TYPE_CHECKING:
     from headgate.channels.plan import Group

@@ -20,7 +20,8 @@ from torch.fx import Node
 
 from headgate.channels.attributes import counted
 from headgate.channels.groups import in_units, plan_of, with_inner
-from headgate.channels.ledger import Ledger, Obstacle, Solution
+from headgate.channels.ledger import Ledger, Solution
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.plan import STAYS, Plan
 from headgate.channels.rules import contraction, einsum, recurrent

@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_map
 
 from headgate.channels.attributes import SIZED, Length
 from headgate.channels.functional import without_writes
-from headgate.channels.ledger import NO_UNIT, Ledger, Obstacle
-from headgate.channels.rules import rule_for
+from headgate.channels.ledger import NO_UNIT, Ledger
+from headgate.channels.obstacle import Obstacle
+from headgate.channels.rules import contraction, rule_for
 from headgate.channels.rules.step import Step, module_paths
 from headgate.channels.values import INPUT, Value, on_axis
 from headgate.errors import TraceError
@@ -246,8 +247,17 @@ class Walk:
             origins = [a.origin for a in arguments if a.origin is not None]
             whole = all(a.shape == value.shape or step.operation in MOVES for a in arguments if a.origin is not None)
             origin = origins[0] if len(origins) == 1 and whole else None
-        rows = origin.masked if value.origin is not None and origin is not None else self._still_silent(step)
-        return replace(value, history=history, origin=origin, silenced_by=rows)
+        rows = value.silenced_by or (value.origin.masked if value.origin is not None else self._still_silent(step))
+        heard = "" if rows else self._heard_after(step)
+        return replace(value, history=history, origin=origin, silenced_by=rows, heard_after=heard)
+
+    @staticmethod
+    def _heard_after(step: Step) -> str:
+        """Which operation, this one or one since the last linear map, no longer leaves a silent unit silent."""
+        values = [] if step.operation in contraction.RULES else step.values()
+        if any(value.silenced_by for value in values):
+            return f"{step.operation} in {step.path or 'the model'}"
+        return next((value.heard_after for value in values if value.heard_after), "")
 
     def _still_silent(self, step: Step) -> tuple[tuple[str, int], ...]:
         """The rows that silence what goes in, where each channel by itself goes on and zeros stay zeros."""

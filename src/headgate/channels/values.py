@@ -41,7 +41,8 @@ class Value:
     `source` is the named tensor it is, where it is one or a mere rearrangement of one. `origin` is the linear map
     behind an activation, as long as all operations since send 0 to 0. `history` has one bit for every layer with
     parameters on the way here, and INPUT. `shared` means that several operations use it. `silenced_by` are the rows,
-    weight and bias, of the linear map behind it, as long as a unit whose rows are zero there is zero here.
+    weight and bias, of the linear map behind it, as long as a unit whose rows are zero there is zero here;
+    `heard_after` says, in words, which operation ended that.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +52,7 @@ class Value:
     history: int = 0
     shared: bool = False
     silenced_by: tuple[tuple[str, int], ...] = ()
+    heard_after: str = ""
 
     @property
     def ndim(self) -> int:

@@ -60,7 +60,7 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     modules = _modules(model)
     for size in recipe.sizes:
         setattr(modules[size.path], size.attribute, size.value)
-    for path in dict.fromkeys(cut.name.rpartition(".")[0] for cut in recipe.cuts if cut.axis == 0):
+    for path in dict.fromkeys(cut.name.rpartition(".")[0] for cut in recipe.cuts):
         if can_lose_heads(modules[path]):
             lose_heads_(model, modules[path])
     for read in recipe.reads:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import combinations, islice
 
 from headgate.channels.attributes import Attribute
-from headgate.channels.plan import Plan
+from headgate.channels.plan import Group, Plan
 
 # For attributes that touch the same groups; what is not found by then stays as it is.
 _MOST_TRIALS = 40
@@ -26,19 +26,36 @@ def with_fitting_counts(plan: Plan, problem: Problem) -> Plan:
     All that may be are tried first, then ever fewer. Where nothing works they are left as they are.
     """
     for parts, groups in _entangled(plan):
-        if problem(groups, plan) is None:
-            continue
-        for dropped in islice(_more(parts), _MOST_TRIALS):
-            counts = {one: units for one, units in plan.counts.items() if _part(one) not in dropped}
-            candidate = replace(plan, counts=counts)
-            if problem(groups, candidate) is None:
-                plan = candidate
-                break
+        plan = _fitted(plan, parts, groups, problem) or plan
     return plan
 
 
+def fitting_counts_of(plan: Plan, group: Group, problem: Problem) -> Plan | None:
+    """The plan with those attributes that must shrink for this group to be cut by itself; None where nothing works."""
+    return _fitted(plan, sorted({_part(one) for one in counting(plan, group)}), [group.name], problem)
+
+
+def counting(plan: Plan, group: Group) -> list[Attribute]:
+    """The attributes that may count units of a group, alone or with others."""
+    units = set(group.units)
+    return [
+        attribute
+        for attribute, numbers in plan.counts.items()
+        if not units.isdisjoint(unit for number in numbers for unit in plan.units_at(number))
+    ]
+
+
+def _fitted(plan: Plan, parts: list[Part], groups: list[str], problem: Problem) -> Plan | None:
+    for dropped in islice(_more(parts), 1 + _MOST_TRIALS):
+        counts = {one: units for one, units in plan.counts.items() if _part(one) not in dropped}
+        candidate = replace(plan, counts=counts)
+        if problem(groups, candidate) is None:
+            return candidate
+    return None
+
+
 def _more(parts: list[Part]) -> Iterator[tuple[Part, ...]]:
-    for count in range(1, len(parts) + 1):
+    for count in range(len(parts) + 1):
         yield from combinations(parts, count)
 
 

@@ -13,6 +13,10 @@ from headgate.channels.running import failing_module
 from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
 
+# How reasons begin.
+DIFFERS = "outputs differ"
+DOES_NOT_RUN = "the model's own code does not run on fewer channels"
+
 # Of every tensor that a call of a module returned: its shape, sum and norm.
 Marks = tuple[tuple[tuple[int, ...], float, float], ...]
 
@@ -35,8 +39,11 @@ def where_it_fails(small: nn.Module, example: Example, error: Exception) -> str:
     path = failing_module(small, example)
     first = (str(error).strip().splitlines() or [""])[0][:200]
     where = f"{path}: " if path else ""
-    advice = "it would if it took the size from that tensor, as `view(…, -1)` does, or from an attribute of the module"
-    return f"the model's own code does not run on fewer channels ({where}{type(error).__name__}: {first}); {advice}"
+    advice = (
+        "it would if each size were taken from the tensor that has it, as `view(…, -1)` does, or from an attribute of "
+        "the module that counts nothing else"
+    )
+    return f"{DOES_NOT_RUN} ({where}{type(error).__name__}: {first}); {advice}"
 
 
 def _marks(model: nn.Module, example: Example) -> dict[tuple[str, int], Marks]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 from typing import Any
 
@@ -13,16 +13,14 @@ from torch import nn
 from headgate.channels.trace import Example
 from headgate.errors import ConfigError
 from headgate.gated import gates, unwrap
-from headgate.surgery.configuration import Configuration, Number, configuration_of, set_numbers_
+from headgate.surgery.configuration import Configuration, configuration_of, set_numbers_
 from headgate.surgery.evaluation import TOLERANCES
 from headgate.surgery.recipe import Shape, fingerprint
+from headgate.surgery.repairs import Choice, Repair, Shapes, differing, repairs
 from headgate.surgery.trial import TOLERANCE, difference, in_double, randomised, run_in_double
 
-Shapes = Mapping[str, Shape]
-Choice = dict[Number, int]
-
-# Numbers that change together, and sets of them that are tried; beyond that a configuration is taken as it is.
-_MOST_NUMBERS, _MOST_TRIED = 5, 200
+# Repairs that are put together, and sets of them that are tried; beyond that a configuration is taken as it is.
+_MOST_REPAIRS, _MOST_TRIED = 5, 200
 
 
 def fit_config_(small: nn.Module, example: Any) -> None:
@@ -85,8 +83,8 @@ def _other_tensors(model: nn.Module, base: Shapes, target: Shapes) -> str | None
 
 def _stuck(configuration: Configuration, base: Shapes, target: Shapes) -> str:
     """In words, an axis that no number gives the right size; where there is none, what is built computes otherwise."""
-    wrong, already = _differing(base, target), _explicit(configuration, base)
-    mended = set().union(*(axes for *_, axes in _mending(configuration, already, base, target)))
+    wrong, already = differing(base, target), _explicit(configuration, base)
+    mended = frozenset().union(*(one.mended for one in repairs(configuration, already, base, target)))
     name = min(wrong - mended or wrong)[0]
     why = f"no numbers in it give {name} the shape {list(target[name])} instead of {list(base[name])}"
     return why if wrong - mended else f"{why} and a network that computes the same"
@@ -118,27 +116,18 @@ def _fitting(
 
 def _choices(configuration: Configuration, already: Choice, base: Shapes, target: Shapes) -> Iterator[Choice]:
     """Sets of numbers, few first, with which the class builds the right shapes."""
-    wrong, mending = _differing(base, target), _mending(configuration, already, base, target)
-    sets = (some for count in range(1, _MOST_NUMBERS + 1) for some in combinations(mending, count))
-    covering = (some for some in sets if len({n for n, *_ in some}) == len(some))
-    covering = (some for some in covering if set().union(*(mended for *_, mended in some)) == wrong)
-    for some in islice(covering, _MOST_TRIED):
-        choice = {**already, **{number: new for number, new, _ in some}}
+    wrong, known = differing(base, target), repairs(configuration, already, base, target)
+    sets = (some for count in range(1, _MOST_REPAIRS + 1) for some in combinations(known, count))
+    covering = (some for some in sets if frozenset().union(*(one.mended for one in some)) == wrong)
+    for some in islice((some for some in covering if _apart(some)), _MOST_TRIED):
+        choice = {**already, **{number: new for one in some for number, new in one.choice.items()}}
         if configuration.shapes(choice) == target:
             yield _needed(configuration, already, choice, target)
 
 
-def _mending(
-    configuration: Configuration, already: Choice, base: Shapes, target: Shapes
-) -> list[tuple[Number, int, set[tuple[str, int]]]]:
-    """Numbers that give some axes the right size, and no other a wrong one: number, new value, and these axes."""
-    wrong, found = _differing(base, target), []
-    for number, value in (configuration.sizes() | already).items():
-        for new in sorted(_scaled(value, base, target)):
-            left = _differing(configuration.shapes({**already, number: new}), target)
-            if left < wrong:
-                found.append((number, new, wrong - left))
-    return found
+def _apart(some: Sequence[Repair]) -> bool:
+    """Whether each number is in one of them only."""
+    return len({number for one in some for number in one.choice}) == sum(len(one.choice) for one in some)
 
 
 def _needed(configuration: Configuration, already: Choice, choice: Choice, target: Shapes) -> Choice:
@@ -163,22 +152,6 @@ def _explicit(configuration: Configuration, base: Shapes) -> Choice:
         if (value := next(means, None)) is not None:
             found[number] = value
     return found
-
-
-def _differing(shapes: Shapes | None, target: Shapes) -> set[tuple[str, int]]:
-    """The axes, by tensor, that have the wrong size, or are not there at all."""
-    return {
-        (name, axis)
-        for name, wanted in target.items()
-        for axis, size in enumerate(wanted)
-        if shapes is None or shapes.get(name, ())[axis : axis + 1] != (size,)
-    }
-
-
-def _scaled(value: int, base: Shapes, target: Shapes) -> set[int]:
-    """What a number would be that shrinks as an axis does which it is or divides."""
-    pairs = {pair for name, shape in base.items() for pair in zip(shape, target[name], strict=False)}
-    return {value * new // old for old, new in pairs if new != old and old % value == 0 and value * new % old == 0}
 
 
 @torch.no_grad()

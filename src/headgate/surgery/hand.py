@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from headgate.channels.ledger import Obstacle
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.plan import STAYS, Branch
 from headgate.channels.silence import Silence, find_silence
 from headgate.channels.trace import BORDER, Example

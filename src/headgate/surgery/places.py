@@ -8,7 +8,8 @@ from dataclasses import replace
 from torch import nn
 
 from headgate.channels.plan import Group, Plan
-from headgate.surgery.counts import Problem
+from headgate.surgery.advice import advised
+from headgate.surgery.counts import Problem, fitting_counts_of
 from headgate.surgery.culprits import alike_in
 
 
@@ -25,10 +26,15 @@ def with_fitting_places(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
     tied = _partners(plan, stuck)
     together, leaders = plan.with_tied(tied), {*tied.values()}
     for groups in _alike(model, (group for group in together.groups if group.name in leaders)):
-        if problem([groups[0].name], together) is not None:
+        fitting = fitting_counts_of(together, groups[0], problem)
+        if fitting is None:
             leaders -= {group.name for group in groups}
+        else:
+            together = fitting
     tied = {name: leader for name, leader in tied.items() if leader in leaders}
-    return plan.with_tied(tied).without({name: why for name, why in stuck.items() if name not in {*tied, *leaders}})
+    plan = replace(plan, counts={one: units for one, units in plan.counts.items() if one in together.counts})
+    stay = {name: why for name, why in advised(plan, stuck).items() if name not in {*tied, *leaders}}
+    return plan.with_tied(tied).without(stay)
 
 
 def _alike(model: nn.Module, groups: Iterable[Group]) -> list[list[Group]]:
@@ -40,11 +46,9 @@ def _alike(model: nn.Module, groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _alone(group: Group, plan: Plan, problem: Problem) -> str | None:
-    """What happens when only this group shrinks, with the attributes that may count it and without."""
-    units = set(group.units)
-    others = {a: n for a, n in plan.counts.items() if units.isdisjoint(u for one in n for u in plan.units_at(one))}
+    """What happens when only this group shrinks, whichever of the attributes that may count it do; None if it works."""
     happens = problem([group.name], plan)
-    return happens if happens is None or problem([group.name], replace(plan, counts=others)) is not None else None
+    return happens if happens and fitting_counts_of(plan, group, problem) is None else None
 
 
 def _partners(plan: Plan, names: Iterable[str]) -> dict[str, str]:

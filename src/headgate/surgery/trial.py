@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
+from headgate.surgery.advice import advised
 from headgate.surgery.counts import with_fitting_counts
 from headgate.surgery.culprits import alike_in, culprits
-from headgate.surgery.differing import where_it_differs, where_it_fails
+from headgate.surgery.differing import DIFFERS, where_it_differs, where_it_fails
 from headgate.surgery.keep import (
     Keep,
     branch_mask,
@@ -100,7 +101,7 @@ def proven(model: nn.Module, example: Example, plan: Plan) -> Plan:
             return plan
     fitting = with_fitting_counts(plan, problem)
     found = culprits(_cuttable(plan), lambda names: problem(names, fitting), alike_in(model))
-    return _proven_silent(drawn, example, fitting.without(found))
+    return _proven_silent(drawn, example, fitting.without(advised(fitting, found)))
 
 
 def _all_at_once(drawn: nn.Module, example: Example, plan: Plan) -> bool:
@@ -155,7 +156,7 @@ def difference(expected: Any, got: Any, tolerance: float) -> str | None:
         if left.shape != right.shape:
             return f"an output has shape {tuple(right.shape)} instead of {tuple(left.shape)}"
         if not (error := _error(left, right)) <= tolerance:
-            return f"outputs differ by {error:.1e} of their size"
+            return f"{DIFFERS} by {error:.1e} of their size"
     return None
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import headgate as hg
 from headgate_lab.engine.images import Batches, Resident
+from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
 
 EVALUATED_AT_ONCE = 2_000
@@ -48,14 +48,22 @@ class Network:
     """
 
     def __init__(
-        self, model: nn.Module, method: Method, batches: Batches, how: Optimization, epochs: int, seed: int
+        self,
+        model: nn.Module,
+        method: Method,
+        batches: Batches,
+        how: Optimization,
+        epochs: int,
+        seed: int,
+        task: Task = CLASSIFY,
     ) -> None:
         self.model, self.method, self.batches, self.how, self.epochs = model, method, batches, how, epochs
+        self.task = task
         self.device = batches.place.device
         self.optimizer = _optimizer(how, method.groups(model), self.device)
         self.companion = method.companion(model, epochs * batches.steps)
         self.at_rest: AtRest | None = None
-        self.loss, self.correct = torch.zeros((2,), device=self.device).unbind(0)
+        self.loss, self.share = torch.zeros((2,), device=self.device).unbind(0)
         self.noise = torch.Generator(self.device).manual_seed(seed + 1)
         self.done = 0
 
@@ -66,7 +74,7 @@ class Network:
             self._go_on_small_()
         self.batches.shuffle_()
         self.loss.zero_()
-        self.correct.zero_()
+        self.share.zero_()
         _set_rate_(self.optimizer, self.how.lr * self.how.rate(self.done, self.epochs))
         changed = self.method.on_epoch(self.model, self.done)
         self.model.train()
@@ -78,15 +86,17 @@ class Network:
         images, labels = self.batches.next()
         self.optimizer.zero_grad()
         with precision(self.device):
-            logits = self.model(images)
-        loss = cross_entropy(logits.float(), labels)
+            outputs = self.model(images)
+        seen = (outputs.float(), images, labels)
+        loss = self.task.loss(*seen).mean()
         penalty = self.method.penalty(self.model) if self.companion is None else self.companion.penalty()
         (loss if penalty is None else loss + penalty).backward()
         if self.how.gradient_noise:
             self._add_noise_()
         self.optimizer.step()
         self.loss.add_(loss.detach())
-        self.correct.add_((logits.detach().argmax(1) == labels).sum())
+        with torch.no_grad():
+            self.share.add_(self.task.share(*seen).sum())
 
     def after_step(self) -> bool:
         """What follows a step and is not captured with it; whether the step has become another one."""
@@ -95,7 +105,7 @@ class Network:
     def metrics(self) -> dict[str, float]:
         """What the epoch came to, and the fraction of gated units that stay; reads from the device."""
         steps, seen = self.batches.steps, self.batches.steps * self.batches.size
-        found = {"loss": self.loss.item() / steps, "train_accuracy": 100 * self.correct.item() / seen}
+        found = {"loss": self.loss.item() / steps, f"train_{self.task.measure}": 100 * self.share.item() / seen}
         kept = self.kept()
         told = {} if self.companion is None else self.companion.metrics()
         return found | told | ({} if kept is None else {"kept": kept})
@@ -157,28 +167,27 @@ def precision(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Score(NamedTuple):
-    """The mean cross entropy of images, and the percentage that is classified rightly."""
+    """The mean loss of images, and the percentage that is done of what was to be done with them."""
 
     loss: float
-    accuracy: float
+    percent: float
 
 
 def accuracy(model: nn.Module, data: Resident) -> float:
     """Percent of the images that the model, in evaluation mode and its own precision, classifies rightly."""
-    return score(model, data).accuracy
+    return score(model, data).percent
 
 
 @torch.no_grad()
-def score(model: nn.Module, data: Resident) -> Score:
+def score(model: nn.Module, data: Resident, task: Task = CLASSIFY) -> Score:
     """What the model, in evaluation mode and its own precision, makes of the images."""
     model.eval()
-    right = torch.zeros((), dtype=torch.int64, device=data.images.device)
-    loss = torch.zeros((), dtype=torch.float64, device=data.images.device)
+    share, loss = torch.zeros((2,), dtype=torch.float64, device=data.images.device).unbind(0)
     for images, labels in _pieces(data):
-        logits = model(images)
-        right += (logits.argmax(1) == labels).sum()
-        loss += cross_entropy(logits, labels, reduction="sum")
-    return Score(loss.item() / len(data.images), 100 * right.item() / len(data.images))
+        seen = (model(images), images, labels)
+        share += task.share(*seen).sum()
+        loss += task.loss(*seen).sum()
+    return Score(loss.item() / len(data.images), 100 * share.item() / len(data.images))
 
 
 def _pieces(data: Resident) -> Iterator[tuple[Tensor, Tensor]]:

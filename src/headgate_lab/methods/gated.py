@@ -34,12 +34,13 @@ class Gated(Method, ABC):
     permutation: int | None = None
     scale: Literal["relative", "plain"] = "relative"
     floor: int = 4
+    multiple_of: int = 1
 
     @property
     def placement(self) -> Hashable:
         """What `insert_gates_` is told."""
-        order = self.order, self.permutation
-        return self.by_hand, self.where, self.before_norm, self.streams, order, self.scale, self.floor
+        order, widths = (self.order, self.permutation), (self.floor, self.multiple_of)
+        return self.by_hand, self.where, self.before_norm, self.streams, order, self.scale, widths
 
     def attach(self, model: nn.Module, example: Tensor) -> nn.Module:
         """Inserts the gates, unless they are there."""
@@ -54,6 +55,7 @@ class Gated(Method, ABC):
             order=self.order if self.permutation is None else permutations(model, example, self.permutation),
             scale=self.scale,
             floor=self.floor,
+            multiple_of=self.multiple_of,
         )
         return model
 

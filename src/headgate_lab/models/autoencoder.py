@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from headgate_lab.models.width import scaled
+
 
 class Autoencoder(nn.Module):
     """Encoder, whatever module the caller puts on the code, decoder. The gate must keep the code's shape."""
@@ -62,6 +64,15 @@ def perceptron(
     for inputs, outputs in pairwise(widths):
         layers += [linear(inputs, outputs, generator=generator), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def digits_autoencoder(width: float = 1.0) -> nn.Sequential:
+    """Of images of 28 by 28 pixels, through a code of 32 numbers; what is inside at a fraction of its width."""
+    hidden, code = scaled(256, width), scaled(32, width)
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, code)),
+        *(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, 784), nn.Unflatten(1, (1, 28, 28))),
+    )
 
 
 def _bounds(inputs: int) -> tuple[float, float]:

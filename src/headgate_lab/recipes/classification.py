@@ -16,8 +16,9 @@ import headgate as hg
 from headgate_lab.data.images import Images, Normalisation
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.job import Job, Metrics, Recipe, Training
-from headgate_lab.engine.network import Network, Optimization, accuracy
+from headgate_lab.engine.network import Network, Optimization, score
 from headgate_lab.engine.side_by_side import SideBySide
+from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
 
 
@@ -81,6 +82,11 @@ class Classification(Recipe):
         return {}
 
     @property
+    def task(self) -> Task:
+        """What it learns to do."""
+        return CLASSIFY
+
+    @property
     def cohort(self) -> Hashable:
         """What has the same data and batches can be stepped together."""
         return self.batch_size
@@ -114,7 +120,8 @@ def network_of(
 ) -> Network:
     """The network of this seed, to be trained for so many epochs; `templates` is for networks of one training."""
     model = _attached(recipe, seed, example, templates)
-    return Network(model, recipe.pruning(), batches_of(recipe, train, seed), recipe.optimization(), epochs, seed)
+    batches = batches_of(recipe, train, seed)
+    return Network(model, recipe.pruning(), batches, recipe.optimization(), epochs, seed, recipe.task)
 
 
 def results(
@@ -124,23 +131,24 @@ def results(
     example: Tensor,
     further: Callable[[nn.Module, Resident], Metrics] | None = None,
 ) -> Metrics:
-    """Test accuracy and sizes, also against `full` parameters, of the model with everything closed removed.
+    """What the test images say and sizes, also against `full` parameters, of the model with everything closed removed.
 
     `further` has more to say about that model. A network with a layer of which nothing is left has died: it has no
     size.
     """
     network.model.eval()
-    before = accuracy(network.model, test)
+    measure = network.task.measure
+    before = score(network.model, test, network.task).percent
     try:
         small = network.method.small(network.model, example)
     except hg.ArgumentError:
-        return {"accuracy": before, "accuracy_before": before, "params": None, "dead": 1}
+        return {measure: before, f"{measure}_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
     told = {} if network.companion is None else network.companion.metrics()
     return {
-        "accuracy": accuracy(small, test),
-        "accuracy_before": before,
+        measure: score(small, test, network.task).percent,
+        f"{measure}_before": before,
         "params": left,
         "macs": hg.cost(small, example[:1]).macs,
         "pruned": 100 * (1 - left / full),

@@ -94,7 +94,7 @@ class Comparison:
         found = score(network.model, self.validation)
         seen: dict[str, float | None] = {
             "validation_loss": found.loss if math.isfinite(found.loss) else None,
-            "validation_accuracy": found.accuracy,
+            "validation_accuracy": found.percent,
         }
         if gates := hg.gates(network.model):
             seen["offset"] = torch.stack([gate.offset.detach() for gate in gates.values()]).mean().item()

@@ -1,9 +1,9 @@
 """Any strength: networks of several kinds under strengths from nothing to far too much, our way and the naive one.
 
 Ours is the library's default: relative masks, a floor, offsets moved by a bounded step of their own. Naive is what
-the paper describes: plain masks, offsets left to the optimizer of the weights, any layer free to close. Besides
-accuracy and size each run tells the largest share of a layer's channels that opened or closed in one step. Not
-measured yet.
+the paper describes: plain masks, offsets left to the optimizer of the weights, any layer free to close. Besides its
+size and its accuracy (of the autoencoder: what it explains of the images) each run tells the largest share of a
+layer's channels that opened or closed in one step. Not measured yet.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from torch import nn
 
 from headgate_lab.data import mnist
 from headgate_lab.engine.network import Optimization
+from headgate_lab.engine.task import CLASSIFY, RECONSTRUCT, Task
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.watched import Watched
+from headgate_lab.models.autoencoder import digits_autoencoder
 from headgate_lab.models.lenet import LeNet5
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.transformer import PatchTransformer
@@ -29,14 +31,15 @@ from headgate_lab.recipes.experiment import Experiment
 from headgate_lab.recipes.lenet import digits_of_mnist
 
 STRENGTHS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
-NetworkName: TypeAlias = Literal["lenet5", "transformer", "vgg19", "preresnet20"]
+NetworkName: TypeAlias = Literal["lenet5", "transformer", "autoencoder", "vgg19", "preresnet20"]
 NETWORKS: dict[NetworkName, Callable[[float], nn.Module]] = {
     "lenet5": lambda width: LeNet5(torch.relu, width),
     "transformer": lambda width: PatchTransformer(width=width),
+    "autoencoder": digits_autoencoder,
     "vgg19": lambda width: VGG(width=width),
     "preresnet20": lambda width: PreResNet(20, width=width),
 }
-ON_DIGITS = ("lenet5", "transformer")
+ON_DIGITS = ("lenet5", "transformer", "autoencoder")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ class Sweep(Classification):
     def data(self) -> Data:
         """MNIST as it is, or CIFAR-10 shifted and flipped."""
         return Data(digits_of_mnist(), mnist.NORMALISATION) if self.network in ON_DIGITS else augmented("cifar10")
+
+    @property
+    def task(self) -> Task:
+        """The autoencoder's is its own."""
+        return RECONSTRUCT if self.network == "autoencoder" else CLASSIFY
 
     def optimization(self) -> Optimization:
         """Rates fall along a half cosine."""

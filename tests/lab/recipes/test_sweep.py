@@ -32,7 +32,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_are_there_once_and_datasets_are_not_mixed() -> None:
     found = sweep.recipes()
-    assert len(set(found)) == len(found) == 96
+    assert len(set(found)) == len(found) == 120
     jobs = [Job(Sweep("lenet5", "sgd", "ours", 1.0), 0), Job(Sweep("vgg19", "sgd", "ours", 1.0), 0)]
     assert len(batches(jobs, 6)) == 2
 
@@ -43,9 +43,10 @@ def test_every_network_runs_both_ways(tmp_path: Path) -> None:
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
     assert run(jobs, place, Lines(), together=16) == []
     records = read_runs(tmp_path, "sweep")
-    assert len(records) == 16
+    assert len(records) == 20
     for record in records:
         assert 0 <= record["metrics"]["epochs"]["jump"][-1] <= 1
+        assert ("explained" in record["metrics"]["final"]) == (record["config"]["network"] == "autoencoder")
         if record["config"]["method"] == "ours":
             assert record["metrics"]["final"]["dead"] == 0
             assert record["metrics"]["final"]["jump"] <= 0.25

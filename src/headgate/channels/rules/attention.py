@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.channels.rules.contraction import contract
+from headgate.channels.rules.contraction import contract, shared_axes, why_heard
 from headgate.channels.rules.step import Step
 from headgate.channels.values import Value, varies
 
@@ -18,9 +18,11 @@ def attention(step: Step) -> Value:
     query, key, value = (step.value(name) for name in ("query", "key", "value"))
     if step.arguments.get("enable_gqa"):
         key, value = (_repeated(one, query.shape[-3]) for one in (key, value))
+    for one in (key, value):
+        shared_axes(step, query, one, ((dim, dim) for dim in range(-one.ndim, -2)))
     if step.arguments.get("scale") is None:
         for one in (query, key):
-            step.stays_on(one, [-1], _SCALED)
+            step.stays_on(one, [-1], why_heard(step, query, key) or _SCALED)
     else:
         contract(step, query, query.ndim - 1, key, key.ndim - 1)
     mask = step.optional("attn_mask")

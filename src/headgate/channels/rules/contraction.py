@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
-from headgate.channels.rules.step import Step
+from headgate.channels.rules.step import Step, module_kind
 from headgate.channels.values import Origin, Value, on_axis, varies
+
+_SUMS = "sums over channels without a parameter of its own that could be masked"
+_PACKED = ("MultiheadAttention", "FewerHeads")
+_PACKS = (
+    "torch's MultiheadAttention scales queries and keys by their number, and all its heads have one size; of attention "
+    "that is written out, with a scale of its own, places can go"
+)
 
 
 def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: int) -> None:
@@ -20,14 +29,33 @@ def contract(step: Step, left: Value, left_dim: int, right: Value, right_dim: in
             assert labels is not None
             step.ledger.read(labels)
             return
-    rows = left.silenced_by or right.silenced_by
-    why = "sums over channels without a parameter of its own that could be masked"
-    if one is not None and other is not None and rows:
-        step.ledger.silence(one, rows, step.obstacle(why))
+    why = why_heard(step, left, right)
+    if one is not None and other is not None and why is None:
+        step.ledger.silence(one, left.silenced_by or right.silenced_by, step.obstacle(_SUMS))
         return
     for vector in (one, other):
         if vector is not None:
-            step.stay([vector], why)
+            step.stay([vector], why or _SUMS)
+
+
+def why_heard(step: Step, left: Value, right: Value) -> str | None:
+    """Why no mask silences a channel over which two activations are summed; None if one on rows of a weight does."""
+    if module_kind(step.node).endswith(_PACKED):
+        return _PACKS
+    if left.silenced_by or right.silenced_by:
+        return None
+    after = dict.fromkeys(value.heard_after for value in (left, right) if value.heard_after)
+    past = f"; a mask on the rows that write them does not get past {' and '.join(after)} (a rotation, a norm, a shift)"
+    return _SUMS + past if after else _SUMS
+
+
+def shared_axes(step: Step, left: Value, right: Value, dims: Iterable[tuple[int, int]]) -> None:
+    """Notes the heads of an attention: axes, of the left and of the right, that two activations share in a product."""
+    if left.source is None and right.source is None:
+        for value, dim in ((value, dim) for pair in dims for value, dim in zip((left, right), pair, strict=True)):
+            for field in value.fields:
+                if varies(field) == {dim % value.ndim}:
+                    step.ledger.heads(field, step.path)
 
 
 def _write(step: Step, weight: Value, dim: int, bias: Value | None) -> Tensor | None:
@@ -65,6 +93,7 @@ def matmul(step: Step) -> Value:
     """(…, M, K) times (…, K, N), either of them possibly a vector, plus what addmm adds."""
     left, right = _pair(step)
     contract(step, left, left.ndim - 1, right, max(right.ndim - 2, 0))
+    shared_axes(step, left, right, ((dim, dim) for dim in range(-min(left.ndim, right.ndim), -2)))
     rows, columns = _free(left, left.ndim - 1, is_left=True), _free(right, max(right.ndim - 2, 0), is_left=False)
     ndim = max(rows.ndim, columns.ndim)
     fields = step.meet([rows, columns], (1,) * ndim)
@@ -72,9 +101,16 @@ def matmul(step: Step) -> Value:
     lent = [dim for factor, dim in ((left, ndim - 2), (right, ndim - 1)) if factor.ndim == 1]
     fields = tuple(f.reshape([s for d, s in enumerate(f.shape) if d not in lent]) for f in fields)
     bias = step.optional("self") if step.operation in ("addmm", "baddbmm", "addmv") else None
-    if bias is None:
-        return Value(step.shape, fields)
-    return Value(step.shape, step.meet([Value(step.shape, fields), bias], step.shape))
+    if bias is not None:
+        fields = step.meet([Value(step.shape, fields), bias], step.shape)
+    return Value(step.shape, fields, silenced_by=_columns(step, right, bias))
+
+
+def _columns(step: Step, weight: Value, bias: Value | None) -> tuple[tuple[str, int], ...]:
+    """The columns of a weight, and the bias, that silence what they write; none unless they are whole parameters."""
+    parts = [(weight, 1), *(() if bias is None else ((bias, 0),))]
+    whole = all(part.ndim == axis + 1 and step.is_whole(part) for part, axis in parts)
+    return tuple((str(part.source), axis) for part, axis in parts) if whole else ()
 
 
 def _pair(step: Step) -> tuple[Value, Value]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.channels.rules.contraction import contract
+from headgate.channels.rules.contraction import contract, shared_axes
 from headgate.channels.rules.step import Step, refused
 from headgate.channels.values import Value, varies
 
@@ -24,6 +24,8 @@ def einsum(step: Step) -> Value:
             contract(step, *holders[0], *holders[1])
         else:
             step.stays_on(holders[0][0], [holders[0][1]], "sums over channels without a weight that could be masked")
+    both = [letter for letter in output if all(letter in letters for letters in inputs)]
+    shared_axes(step, values[0], values[1], ((inputs[0].index(letter), inputs[1].index(letter)) for letter in both))
     spread = [_spread(value, letters, output) for value, letters in zip(values, inputs, strict=True)]
     return Value(step.shape, step.meet(spread, step.shape))
 

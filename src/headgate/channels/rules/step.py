@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headgate.channels.ledger import Ledger, Obstacle
+from headgate.channels.ledger import Ledger
+from headgate.channels.obstacle import Obstacle
 from headgate.channels.values import Value, aligned, as_vector, on_axis, varies
 
 # Begins the name under which the ledger knows a tensor that the code makes anew at every call.
@@ -71,7 +72,7 @@ class Step:
 
         If it is not, the model's code fails on fewer channels, and the trial finds out.
         """
-        name, ndim = f"{MADE}{self.node.name}", len(self.shape)
+        name, ndim = f"{MADE}{self.node.name} in {self.path or 'the model'}", len(self.shape)
         sizes = {axis: self.shape[axis] for axis in axes if self.shape[axis] > 1}
         return tuple(on_axis(self.ledger.labels(name, axis, size), axis, ndim) for axis, size in sizes.items())
 
