@@ -12,21 +12,27 @@ from typing import Any
 import torch
 
 Work = Callable[[], Any]
+Clock = Callable[[], float]
 
 
-def seconds(work: Work, repeats: int = 1, device: str = "cpu") -> float:
+def seconds(work: Work, repeats: int = 1, device: str = "cpu", clock: Clock = time.perf_counter) -> float:
     """Seconds per call over `repeats` calls, waiting for the device before and after."""
     synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     synchronise()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(repeats):
         work()
     synchronise()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def in_turns(
-    works: Mapping[str, Work], rounds: int, repeats: int, device: str = "cpu", warmup: int = 3
+    works: Mapping[str, Work],
+    rounds: int,
+    repeats: int,
+    device: str = "cpu",
+    warmup: int = 3,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """For each contestant its seconds per call, round by round; every other round goes through them backwards."""
     for work in works.values():
@@ -34,7 +40,7 @@ def in_turns(
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds):
         for name in list(works)[:: -1 if number % 2 else 1]:
-            taken[name].append(seconds(works[name], repeats, device))
+            taken[name].append(seconds(works[name], repeats, device, clock))
     return taken
 
 

@@ -45,12 +45,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Part:
-    """What belongs to one experiment: its numbers, the words above its table, and whose numbers they are."""
+    """What belongs to one experiment: its numbers, the words above its table, and whose numbers they are.
+
+    Attributes:
+        ours: metrics that the paper does not print, to be shown beside its own for every recipe.
+    """
 
     title: str
     place: str
     numbers: tuple[Number, ...] = field(repr=False)
     printed_by: str = "paper"
+    ours: tuple[str, ...] = ()
 
 
 def parse(text: str) -> float:

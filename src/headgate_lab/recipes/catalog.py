@@ -16,6 +16,7 @@ from headgate_lab.recipes import (
     link_prediction,
     permutation,
     pretrained,
+    recommender,
     sensitivity,
     slimming,
     stability,
@@ -45,5 +46,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         sweep.EXPERIMENT,
         budget.EXPERIMENT,
         pretrained.EXPERIMENT,
+        recommender.EXPERIMENT,
     )
 }

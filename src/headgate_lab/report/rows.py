@@ -41,11 +41,12 @@ def rows(experiment: str, records: Sequence[Record]) -> list[Row]:
     Raises:
         ReportError: a number of the paper fits several recipes, or a metric is not what its row needs.
     """
-    groups, numbers = by_recipe(records), PAPER[experiment].numbers
+    groups, numbers, beside = by_recipe(records), PAPER[experiment].numbers, PAPER[experiment].ours
     printed = [_printed(experiment, number, groups) for number in numbers]
     pinned = _pinned(numbers, groups)
-    left = [group for group in groups if not any(group.fits(number.setting) for number in numbers)]
-    found = printed + [row for group in left for row in _own(experiment, group, pinned, numbers)]
+    found = list(printed)
+    for group in groups:
+        found += _own(experiment, group, pinned, numbers, beside)
     return found if any(row.text for row in found) else _in_order(found, pinned)
 
 
@@ -61,11 +62,21 @@ def _printed(experiment: str, number: Number, groups: Sequence[Runs]) -> Row:
     )  # fmt: skip
 
 
-def _own(experiment: str, group: Runs, pinned: Sequence[str], numbers: Sequence[Number]) -> Iterator[Row]:
-    """The same metrics as the paper's, of a recipe that the paper does not have; all numbers if it prints none."""
-    setting = {name: group.config[name] for name in pinned if name in group.config}
-    printed = dict.fromkeys((number.metric, number.statistic) for number in numbers)
-    for metric, statistic in printed or [(metric, "mean") for metric in _numbers(group)]:
+def _own(
+    experiment: str, group: Runs, pinned: Sequence[str], numbers: Sequence[Number], beside: Sequence[str]
+) -> Iterator[Row]:
+    """What the paper does not print: `beside` of every recipe, and of a recipe that it does not have, all it has.
+
+    That is the same metrics as the paper's, or every number there is if it prints none.
+    """
+    known = next((number.setting for number in numbers if group.fits(number.setting)), None)
+    wanted: dict[tuple[str, str], None] = {}
+    if known is None:
+        wanted = dict.fromkeys((number.metric, number.statistic) for number in numbers)
+        wanted = wanted or dict.fromkeys((metric, "mean") for metric in _numbers(group))
+    names = pinned if known is None else [name for name in known if name != "seed"]
+    setting = {name: group.config[name] for name in names if name in group.config}
+    for metric, statistic in wanted | dict.fromkeys((metric, "mean") for metric in beside):
         values = _values(group, Number(metric, {}, "", statistic=statistic))
         if values:
             ours, sd = _measured(values, statistic)

@@ -1,0 +1,181 @@
+"""From your ratings to a small recommender: triples or a CSV file in, a trained and compacted network out.
+
+    recommender = train_recommender("ratings.csv")
+    recommender.predict(["ann"], ["tea"])
+    recommender.save("recommender.safetensors")
+
+The network is IGMC with a gate on its head (`recipes.recommender`): it looks at the ratings around a pair, so that it
+also predicts for users and items that it was not trained on, as far as there are ratings around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import headgate as hg
+from headgate_lab.data.places import DataError
+from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
+from headgate_lab.data.subgraph_batch import Batches
+from headgate_lab.data.subgraphs import RatingGraph, enclosing
+from headgate_lab.engine.rating_networks import Fitting, RatingNetworks, compacted
+from headgate_lab.models.igmc import Igmc
+from headgate_lab.recommender_file import read_recommender, write_recommender
+
+# Told after every epoch: its number from 1, the mean squared error on the way, how many hidden units are open.
+Watch = Callable[[int, float, int], object]
+HIDDEN = 128
+# Units that stay open whatever the strength.
+FLOOR = 4
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """Predicts ratings.
+
+    Attributes:
+        network: trained and compacted.
+        rated: the ratings that it looks at.
+        levels: the different ratings that occur, ascending.
+        most: how many neighbours of either kind it looks at; None: all.
+    """
+
+    network: Igmc
+    rated: NamedRatings
+    levels: Tensor
+    most: int | None = None
+
+    @property
+    def dimension(self) -> int:
+        """How many hidden units are left."""
+        return self.network.head.hidden.out_features
+
+    @torch.no_grad()
+    def predict(self, users: Sequence[object], items: Sequence[object]) -> Tensor:
+        """How the first user would rate the first item, and so on, (pairs,), within the range of the ratings.
+
+        Names that were never seen are taken for newcomers without ratings: of a pair with one of them, only the
+        ratings of the other are looked at.
+
+        Raises:
+            ValueError: there are not as many users as items.
+        """
+        if len(users) != len(items):
+            raise ValueError(f"predict: {len(users)} users, but {len(items)} items; give one item for each user")
+        ratings = self.rated.ratings
+        user_numbers = {name: number for number, name in enumerate(self.rated.user_names)}
+        item_numbers = {name: number for number, name in enumerate(self.rated.item_names)}
+        who = torch.tensor([user_numbers.get(str(name), ratings.user_count) for name in users], dtype=torch.long)
+        what = torch.tensor([item_numbers.get(str(name), ratings.item_count) for name in items], dtype=torch.long)
+        if not len(who):
+            return torch.zeros(0)
+        device = self.network.head.hidden.weight.device
+        batches = Batches(enclosing(graph_of(self.rated, self.levels), who, what, most=self.most), device)
+        pairs = torch.arange(len(who)).split(AT_ONCE)
+        found = torch.cat([self.network(batches.batch(chosen.unsqueeze(0))) for chosen in pairs]).cpu()
+        return found.clamp(float(self.levels[0]), float(self.levels[-1]))
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights, ratings and names to one safetensors file, whole or not at all."""
+        write_recommender(Path(path), self.network, self.rated, self.levels, self.most)
+
+    @staticmethod
+    def load(path: str | Path) -> Recommender:
+        """What `save` wrote.
+
+        Raises:
+            DataError: the file cannot be read, or is none that `save` wrote.
+        """
+        network, rated, levels, most = read_recommender(Path(path))
+        return Recommender(network, rated, levels, most)
+
+
+def train_recommender(
+    ratings: NamedRatings | str | Path | Iterable[tuple[object, object, float]],
+    *,
+    epochs: int = 40,
+    strength: float = 0.1,
+    most: int | None = 100,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    watch: Watch | None = None,
+) -> Recommender:
+    """Trains a network on all of these ratings, removes what its gate closed, and returns what predicts with it.
+
+    Args:
+        ratings: (user, item, rating) triples, or the path of a CSV file with these columns, or what `read_csv` or
+            `from_triples` made of them.
+        epochs: passes over the ratings.
+        strength: how hard hidden units are pushed to close, relative to the variance of the ratings: the paper's
+            strengths are 0.1 of it.
+        most: how many neighbours of either kind a pair may have; of more, some are drawn. None: all. It decides how
+            long training takes.
+        seed: of the initial weights and of everything that is drawn.
+        device: where to train.
+        watch: told after every epoch: its number from 1, the mean squared error, the open hidden units.
+
+    Raises:
+        DataError: a rating is not as it should be (its line or number is named), or all ratings are the same.
+        ValueError: a number of epochs, neighbours or a strength that cannot be.
+    """
+    _check(epochs, strength, most)
+    rated = _rated(ratings)
+    values = rated.ratings.values
+    levels = values.unique()
+    if len(levels) < 2:
+        raise DataError(f"all {len(values)} ratings are {float(levels[0]):g}: there is nothing to learn")
+    place = torch.device(device)
+    graph = graph_of(rated, levels)
+    subgraphs = enclosing(graph, graph.users, graph.items, most=most, seed=seed)
+    gate = hg.Gate(HIDDEN, dim=-1, floor=FLOOR)
+    network = Igmc(len(levels), gate, hidden=HIDDEN, generator=torch.Generator().manual_seed(seed))
+    fitting = Fitting(strength=strength * float(values.var()))
+    steps = epochs * -(-len(values) // fitting.batch)
+    # However short the training, its first half is long enough for the gate to close.
+    travel = float(gate.start - gate.lowest)
+    fitting = replace(fitting, offset_lr=max(fitting.lr, 2 * travel / steps))
+    training = RatingNetworks([network], subgraphs, values, fitting, [seed], place)
+    for epoch in range(1, epochs + 1):
+        (loss,) = training.epoch()
+        if watch is not None:
+            watch(epoch, loss, hg.gates(training.network(0))["head.gate"].active)
+    return Recommender(_plain(training.network(0)), rated, levels, most)
+
+
+def graph_of(rated: NamedRatings, levels: Tensor) -> RatingGraph:
+    """All ratings, as relations."""
+    ratings = rated.ratings
+    relations = torch.searchsorted(levels, ratings.values)
+    return RatingGraph(
+        ratings.users, ratings.items, relations, ratings.user_count, ratings.item_count, len(levels)
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _plain(network: Igmc) -> Igmc:
+    """Without closed units and without a gate: what is left of its mask goes into the weights that read it."""
+    small = compacted(network)
+    units = small.head.output.weight
+    units.mul_(small.head.gate(torch.ones_like(units)))
+    small.head.gate = nn.Identity()
+    return small
+
+
+def _rated(ratings: NamedRatings | str | Path | Iterable[tuple[object, object, float]]) -> NamedRatings:
+    if isinstance(ratings, NamedRatings):
+        return ratings
+    return read_csv(ratings) if isinstance(ratings, str | Path) else from_triples(ratings)
+
+
+def _check(epochs: int, strength: float, most: int | None) -> None:
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs} must be 1 or more")
+    if not strength >= 0:
+        raise ValueError(f"strength={strength} must be 0 or more")
+    if most is not None and most < 1:
+        raise ValueError(f"most={most} must be 1 or more, or None for all")

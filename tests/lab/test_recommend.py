@@ -1,0 +1,119 @@
+"""A user's own ratings to a recommender that predicts, is small, and can be saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.recommender import error_of, invented, split
+from headgate_lab.data.places import DataError
+from headgate_lab.data.ratings import NamedRatings, from_triples
+from headgate_lab.recommend import FLOOR, Recommender, train_recommender
+
+
+@pytest.fixture(scope="module")
+def halves() -> tuple[NamedRatings, NamedRatings]:
+    return split(invented(80, 60), seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained(halves: tuple[NamedRatings, NamedRatings]) -> Recommender:
+    return train_recommender(halves[0], epochs=40, most=20)
+
+
+def test_it_learns_and_gets_small(trained: Recommender, halves: tuple[NamedRatings, NamedRatings]) -> None:
+    ours, mean = error_of(trained, halves[1])
+    assert ours < 0.9 * mean
+    assert FLOOR <= trained.dimension < 100
+    assert trained.network.head.output.in_features == trained.dimension
+
+
+def test_the_same_seed_ends_the_same(halves: tuple[NamedRatings, NamedRatings]) -> None:
+    told: list[tuple[int, float, int]] = []
+    before = torch.get_rng_state()
+    one = train_recommender(halves[0], epochs=2, watch=lambda *now: told.append(now))
+    other = train_recommender(halves[0], epochs=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [epoch for epoch, _, _ in told] == [1, 2] and told[1][1] < told[0][1]
+    assert all(torch.equal(a, b) for a, b in zip(one.network.parameters(), other.network.parameters(), strict=True))
+
+
+def test_any_strength_leaves_a_network(halves: tuple[NamedRatings, NamedRatings]) -> None:
+    recommender = train_recommender(halves[0], epochs=2, strength=1e4)
+    assert recommender.dimension == FLOOR
+    assert train_recommender(halves[0], epochs=1, strength=0.0).dimension == 128
+
+
+def test_what_was_saved_predicts_the_same(trained: Recommender, tmp_path: Path) -> None:
+    trained.save(tmp_path / "recommender.safetensors")
+    loaded = Recommender.load(tmp_path / "recommender.safetensors")
+    pairs = ["user 1", "user 2", "nobody"], ["item 3", "nothing", "item 4"]
+    assert torch.equal(loaded.predict(*pairs), trained.predict(*pairs))
+    assert loaded.rated.user_names == trained.rated.user_names and loaded.dimension == trained.dimension
+
+
+def test_predictions(trained: Recommender) -> None:
+    found = trained.predict(["user 1", "nobody", "nobody"], ["item 3", "item 3", "nothing"])
+    assert found.shape == (3,) and bool(((found >= 1) & (found <= 5)).all())
+    assert trained.predict([], []).shape == (0,)
+    # One by one or together is the same.
+    assert trained.predict(["user 1"], ["item 3"])[0] == pytest.approx(float(found[0]), abs=1e-5)
+    with pytest.raises(ValueError, match="2 users, but 1 items"):
+        trained.predict(["a", "b"], ["x"])
+
+
+def test_a_csv_of_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_text("user,item,rating\n" + "".join(f"{u},{i},{1 + (u * i) % 3}\n" for u in range(8) for i in range(7)))
+    recommender = train_recommender(path, epochs=1)
+    assert recommender.levels.tolist() == [1.0, 2.0, 3.0]
+    assert recommender.predict([3], [4]).shape == (1,)
+    recommender.save(tmp_path / "a.safetensors")
+    assert Recommender.load(tmp_path / "a.safetensors").predict([3], [4]) == recommender.predict([3], [4])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 0}, "epochs=0"),
+        ({"strength": -1.0}, "strength=-1"),
+        ({"strength": float("nan")}, "strength=nan"),
+        ({"most": 0}, "most=0"),
+    ],
+)
+def test_numbers_that_cannot_be(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_recommender([("a", "x", 1), ("b", "x", 2)], **wrong)
+
+
+def test_ratings_that_teach_nothing() -> None:
+    with pytest.raises(DataError, match="all 2 ratings are 3"):
+        train_recommender(from_triples([("a", "x", 3), ("b", "x", 3)]))
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "text", "foreign", "users", "network"])
+def test_damaged_files_are_refused(damage: str, trained: Recommender, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "a.safetensors"
+    trained.save(path)
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage in ("short", "text"):
+        path.write_bytes(whole[:-100] if damage == "short" else b"hello")
+    else:
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            told = file.metadata()
+        tensors = load_file(path)
+        if damage == "users":
+            tensors["users"] = tensors["users"] + 1000
+        if damage == "network":
+            del tensors["network.layers.1.mix"]
+        save_file(tensors, path, None if damage == "foreign" else told)
+    with pytest.raises(DataError, match=r"a.safetensors is damaged or no saved recommender"):
+        Recommender.load(path)
