@@ -64,7 +64,10 @@ def build(spec: str) -> nn.Module:
 def made_up(shape: Sequence[int], dtype: str) -> Tensor:
     """An input of that shape: random numbers, or zeros where whole numbers are asked for (a zero is a valid index)."""
     kind: torch.dtype = getattr(torch, dtype)
-    return torch.randn(*shape).to(kind) if kind.is_floating_point else torch.zeros(*shape, dtype=kind)
+    try:
+        return torch.randn(*shape).to(kind) if kind.is_floating_point else torch.zeros(*shape, dtype=kind)
+    except (RuntimeError, MemoryError) as error:
+        raise PlanError(f"there is no room for an input of shape {', '.join(map(str, shape))}") from error
 
 
 def as_json(plan: hg.Plan) -> str:

@@ -41,6 +41,8 @@ def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
             raise CommandError(str(error)) from error
         table.add_row(experiment.id, experiment.place, f"{finished}/{len(jobs)}", experiment.title)
     print_wide(table)
+    if not options.out.exists():
+        print(f"there is no folder {options.out} yet")
     return 0
 
 

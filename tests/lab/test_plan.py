@@ -135,6 +135,7 @@ def test_branches_and_their_entries_are_listed(capsys: pytest.CaptureFixture[str
         ("nets_of_mine:broken", "2,8", "broken() failed: ValueError: no weights\n"),
         ("nets_of_mine:nothing", "2,8", "must return a torch.nn.Module, but returned NoneType"),
         ("nets_of_mine:Net", "2,9", "Net does not run on 2,9: RuntimeError: mat1 and mat2 shapes"),
+        ("nets_of_mine:Net", "99999999,99999999", "there is no room for an input of shape 99999999, 99999999"),
         ("nets_of_mine:Untraceable", "2,8", "Untraceable() failed: TypeError"),
     ],
 )

@@ -283,7 +283,7 @@ def test_weights_that_are_read_keep_all_heads() -> None:
     assert [group.name for group in plan.groups] == ["attention.out_proj"]
     stays = {axis for refusal in plan.refusals for axis in refusal.axes}
     assert ("attention.in_proj_weight", 0) in stays
-    assert "attention: mean: reduces over channels; these are attention weights, averaged over heads" in str(plan)
+    assert "attention: mean: reduces over channels; if these are attention weights, averaged over heads" in str(plan)
 
 
 def test_masks_head_by_head_keep_all_heads() -> None:

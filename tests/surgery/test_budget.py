@@ -126,6 +126,18 @@ def test_savings_are_differences_of_sizes() -> None:
 TARGETS: list[dict[str, Any]] = [{"params": 0.3}, {"params": 0.08}, {"macs": 0.2}, {"channels": 0.4}, {"params": 3000}]
 
 
+def test_the_last_units_close_where_masks_are_smallest_each_time() -> None:
+    """The gate that gives the first unit does not give all."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    hg.insert_gates_(model, torch.randn(2, 4), floor=1)
+    channels = gauge(model, "channels")
+    masks = torch.arange(1, 17).reshape(8, 2).T.flatten() / 20  # 1, 3, 5 … of the one gate and 2, 4, 6 … of the other
+    assert channels.settled(channels.most, 10, masks).tolist() == [5, 5]
+    assert channels.settled(channels.most, 9, masks).tolist() == [4, 5]
+    alone = torch.cat([torch.full((8,), 0.01), torch.full((8,), 0.9)])
+    assert channels.settled(channels.most, 10, alone).tolist() == [2, 8]
+
+
 @pytest.mark.parametrize("wanted", TARGETS, ids=str)
 def test_a_target_is_met_in_time_and_hardly_undercut(wanted: dict[str, Any]) -> None:
     training = Training(**wanted)

@@ -125,7 +125,7 @@ def test_a_clock_that_goes_wrong_ends_at_the_floors(monkeypatch: pytest.MonkeyPa
     watch = Stopwatch(model, insertion, None, None)
     watch.learn_(gauge)
     set_clock(monkeypatch, lambda model: {path: 100 * part for path, part in elements(model).items()})
-    settled = watch.settled_(gauge, gauge.most, PER_MS, torch.ones(3))
+    settled = watch.settled_(gauge, gauge.most, PER_MS, torch.ones(int(gauge.most.sum())))
     assert torch.equal(settled, gauge.least)
     assert watch.latest is not None and gauge.size(settled) == pytest.approx(watch.latest.median_ms * PER_MS)
 

@@ -20,10 +20,12 @@ def pushing() -> Push:
 def test_an_error_counts_at_once_and_over_time() -> None:
     push = pushing()
     push.follow_(torch.tensor(math.exp(0.1)), 1.0, elapsed=0.01)
-    assert push.level.item() == pytest.approx(math.log(FIRST_STRENGTH) + 250 * 0.01 * 0.1, abs=1e-5)
-    assert push.strength.item() == pytest.approx(FIRST_STRENGTH * math.exp(0.25 + 1.6), rel=1e-5)
+    assert push.level.item() == pytest.approx(math.log(FIRST_STRENGTH) + 120 * 0.01 * 0.1, abs=1e-5)
+    assert push.strength.item() == pytest.approx(FIRST_STRENGTH * math.exp(0.12 + 1.6), rel=1e-5)
     push.follow_(torch.tensor(1.0), 1.0, elapsed=0.01)
-    assert push.strength.item() == pytest.approx(FIRST_STRENGTH * math.exp(0.25), rel=1e-5)
+    assert push.strength.item() == pytest.approx(FIRST_STRENGTH * math.exp(0.12), rel=1e-5)
+    push.follow_(torch.tensor(math.exp(-5)), 1.0, elapsed=0.01)  # far too small counts as a little too small
+    assert push.strength.item() == pytest.approx(FIRST_STRENGTH * math.exp(0.12 - 0.12 - 4.8), rel=1e-5)
 
 
 @pytest.mark.parametrize(("size", "bound"), [(1e9, STRONGEST), (1e-9, WEAKEST)])
@@ -32,7 +34,7 @@ def test_a_strength_stays_within_bounds_and_comes_back(size: float, bound: float
     for _ in range(100):
         push.follow_(torch.tensor(size), 1.0, elapsed=0.01)
     assert push.strength.item() == pytest.approx(bound, rel=1e-4)
-    for _ in range(60):
+    for _ in range(240):
         push.follow_(torch.tensor(1 / size), 1.0, elapsed=0.01)
     assert push.strength.item() == pytest.approx(WEAKEST * STRONGEST / bound, rel=1e-4)
 

@@ -18,8 +18,8 @@ from headgate.channels.obstacle import Obstacle
 HEADS, PLACES = "heads", "places of heads"
 
 _ADVICE = {
-    "output": "; these are attention weights, head by head: without them among the outputs heads could go",
-    "mean": "; these are attention weights, averaged over heads: without them heads could go",
+    "output": "; if these are attention weights, head by head: without them among the outputs heads could go",
+    "mean": "; if these are attention weights, averaged over heads: without them heads could go",
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from headgate.bank import OPEN, OWNER, Bank, bank_of, guarded
+from headgate.bank import OPEN, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
 from headgate.errors import ArgumentError, GateError
@@ -275,7 +275,7 @@ class Budget:
         """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
         self._gauge = self._gauge.on(self._bank.offset.device)
         settle = self._gauge.settled if self._stopwatch is None else partial(self._stopwatch.settled_, self._gauge)
-        settled = settle(self._gauge.kept(), self._target, self._smallest_open())
+        settled = settle(self._gauge.kept(), self._target, self._bank.masks(range(len(self._bank.gates))))
         self._size = self._gauge.size(settled)
         if self._bake:
             bake_inserted_(self._bank)
@@ -286,13 +286,6 @@ class Budget:
             self._bank.offset.copy_(torch.where(settled == now, self._bank.offset, self._bank.offset_leaving(settled)))
         self._push.end_()
         self.met, self._coming = True, None
-
-    def _smallest_open(self) -> Tensor:
-        """Of every gate, the smallest value of its mask that is not zero: how near it is to closing another unit."""
-        masks = self._bank.masks(range(len(self._bank.gates)))
-        values = torch.where(masks > 0, masks, torch.inf)
-        smallest = torch.full_like(self._bank.offset, torch.inf)
-        return smallest.scatter_reduce(0, self._bank.numbers(OWNER), values, "amin")
 
     def _settle_bank(self) -> None:
         """The schedule decides when offsets move and how fast; `freeze_` can only hold them besides."""

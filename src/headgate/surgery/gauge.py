@@ -104,22 +104,35 @@ class Gauge:
             found[term.name] = found.get(term.name, 0) + cost
         return found
 
-    def settled(self, kept: Tensor, target: int, nearness: Tensor) -> Tensor:
+    def settled(self, kept: Tensor, target: int, masks: Tensor) -> Tensor:
         """Numbers of kept units whose size is at most `target`, if there are any, and as near as single units allow.
 
-        Units close where the next one is nearest to closing for what it saves, and reopen where most of what is left
+        Units close where the mask of the next one is smallest for what it saves, and reopen where most of what is left
         of the target is used.
+
+        Args:
+            kept: of every gate, how many are open now.
+            target: the size.
+            masks: of every unit of every gate.
         """
         kept = kept.clone()
         size, savings = self.size_and_savings(kept)
         while size > target and bool((kept > self.least).any()):
-            worth = torch.where(savings > 0, nearness / savings, torch.inf)
+            smallest = self._smallest_open(kept, masks)
+            worth = torch.where(savings > 0, smallest / savings, torch.inf)
             if not bool(worth.isfinite().any()):
-                worth = torch.where(kept > self.least, nearness, torch.inf)
+                worth = torch.where(kept > self.least, smallest, torch.inf)
             chosen = int(worth.argmin())
             kept[chosen] -= min(int(self.multiple[chosen]), int(kept[chosen] - self.least[chosen]))
             size, savings = self.size_and_savings(kept)
         return self._grown(kept, int(size), target)
+
+    def _smallest_open(self, kept: Tensor, masks: Tensor) -> Tensor:
+        """Of every gate that keeps so many units, the mask of the one that closes next; infinite where none is open."""
+        owner = self.bank.numbers(OWNER)
+        following = self.bank.numbers(PLACES) == (self.sizes - kept)[owner]
+        nothing = torch.full(kept.shape, torch.inf, dtype=masks.dtype, device=masks.device)
+        return nothing.index_put((owner[following],), masks[following])
 
     def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
         while size < target:

@@ -19,7 +19,10 @@ FIRST_STRENGTH = 0.1
 # A size of e^0.1 times the wanted one makes the strength e^1.6 times what it is on the curve.
 PROPORTIONAL = 16.0
 # An error that lasts for the whole schedule moves the other part by so many times itself; in one look at most by MOST.
-INTEGRAL, MOST = 250.0, 0.5
+INTEGRAL, MOST = 120.0, 0.5
+# A network that is too small grows only as fast as its loss reopens gates, however little they are pushed. So it counts
+# for no more than this, at once and in the sum: else a strength is so weak by then that it takes long to come back.
+TOO_SMALL, TOO_SMALL_IN_SUM = 0.3, 0.1
 # And the strength stays within these. Steps of offsets are bounded, and gradients below 1e-6 move none: beyond, a
 # strength does nothing more, and leaves nothing of the weights' gradients where norms are clipped.
 WEAKEST, STRONGEST = 1e-6, 1e6
@@ -49,9 +52,10 @@ class Push:
     def follow_(self, size: Tensor, wanted: float, elapsed: float) -> None:
         """Pushes harder at sizes above the wanted one, less below; `elapsed` of the schedule since the last look."""
         error = (size / wanted).log()
-        self.level.add_((INTEGRAL * elapsed * error).clamp(-MOST, MOST))
+        self.level.add_((INTEGRAL * elapsed * error.clamp(min=-TOO_SMALL_IN_SUM)).clamp(-MOST, MOST))
         self.level.clamp_(math.log(WEAKEST), math.log(STRONGEST))
-        self.strength.copy_((self.level + PROPORTIONAL * error).exp().clamp(WEAKEST, STRONGEST))
+        pushed = self.level + PROPORTIONAL * error.clamp(min=-TOO_SMALL)
+        self.strength.copy_(pushed.exp().clamp(WEAKEST, STRONGEST))
 
     def weigh_(self, savings: Tensor) -> None:
         """Shares the strength in proportion to what a gate saves; as before if nothing saves anything."""

@@ -79,11 +79,11 @@ class Stopwatch:
         self._last = gauge.size(kept)
         return self._last
 
-    def settled_(self, gauge: Gauge, kept: Tensor, target: int, nearness: Tensor) -> Tensor:
+    def settled_(self, gauge: Gauge, kept: Tensor, target: int, masks: Tensor) -> Tensor:
         """Numbers of kept units whose network takes no longer than the target, within the spread, as measured."""
         tried: list[tuple[Latency, Tensor]] = []
         for _ in range(TRIES):
-            settled = gauge.settled(kept, target, nearness)
+            settled = gauge.settled(kept, target, masks)
             if any(torch.equal(settled, before) for _, before in tried):
                 break
             latency = self._timed(gauge, settled).latency
