@@ -234,18 +234,17 @@ def test_a_budget_waits_closes_and_rests() -> None:
     assert changes[0] == round(0.1 * STEPS) and changes[1] <= 0.5 * STEPS
 
 
-def test_what_a_look_finds_is_acted_upon_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_look_finds_is_acted_upon_at_the_next_one() -> None:
     training = Training(params=0.5)
-    budget, found, steer = training.budget, list[int](), training.budget._steer
-
-    def noted() -> Tensor:
-        found.append(int(size := steer()))
-        return size
-
-    monkeypatch.setattr(budget, "_steer", noted)
-    while not budget.met:
-        training.run(training.done + 1)
-    assert found[-1] <= budget.target < min(found[:-1])
+    training.run(60)
+    with torch.no_grad():
+        for gate in hg.gates(training.model).values():
+            gate.offset.fill_(-4.0)
+    training.run(61)
+    assert gauge(training.model).size(gauge(training.model).kept()) <= training.budget.target
+    assert not training.budget.met
+    training.run(62)
+    assert training.budget.met
 
 
 def test_a_step_captured_while_gates_closed_leaves_them_alone_once_they_rest(monkeypatch: pytest.MonkeyPatch) -> None:
