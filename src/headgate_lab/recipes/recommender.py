@@ -6,7 +6,9 @@ YahooMusic, where the control, with all 128 and no dropout, has 19.00 ± 0.10: t
 is the dropout's absence. The other datasets are not measured yet.
 
 `igmc` has dropout on the hidden units of its head; `igmc-dam` has a gate in its place; `control` has neither, which the
-paper does not compare with: what the gate is worth is the difference to that. As in the paper's code: messages are
+paper does not compare with: what the gate is worth is the difference to that. `ours` is told the paper's dimension: a
+relative mask, a floor of that many units, and a strength ten times the paper's, which reaches it in the first part of
+the training. As in the paper's code: messages are
 summed, not averaged; orders count from 0; `rmse` is that of the mean prediction of four epochs ten apart, the last one
 included, while `dimension` is that of the last epoch alone, whose own error is `rmse_last`. `rmse_compact` is that of
 the network with the closed units removed. Unlike there, every run has a seed of its own.
@@ -26,14 +28,18 @@ import headgate as hg
 from headgate_lab.data import monti
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import RatingGraph, Subgraphs, enclosing
-from headgate_lab.engine.job import Job, Metrics, Recipe
+from headgate_lab.engine.job import Job, Metrics, Recipe, later
 from headgate_lab.engine.rating_networks import Fitting, RatingNetworks, compacted
 from headgate_lab.models.igmc import Igmc
 from headgate_lab.recipes.experiment import Experiment
 
 # Table 1 of Appendix D.
 STRENGTHS = {"flixster": 0.1, "douban": 0.1, "yahoo-music": 50.0}
-METHODS = ("igmc", "igmc-dam", "control")
+# What the paper's gate leaves of 128 units.
+DIMENSIONS = {"flixster": 32, "douban": 17, "yahoo-music": 83}
+# Of our own recipe: gates close before the learning rate falls for the first time.
+SEARCH = 0.4
+METHODS = ("igmc", "igmc-dam", "control", "ours")
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,13 @@ class Recommendation(Recipe):
 
     Attributes:
         dataset: "flixster", "douban" or "yahoo-music".
-        method: "igmc", "igmc-dam" or "control".
+        method: "igmc", "igmc-dam", "control" or "ours".
         strength: of the penalty, where there is a gate.
         dropout: of hidden units, where there is none and it is not the control.
         members: how many epochs' predictions make the ensemble; `apart`, how far apart these epochs are.
+        floor: how many units the gate leaves open at least.
+        search: the fraction of the training in which the gate can close as far as that, if nothing holds it; 0: its
+            offset learns at the rate of everything else.
     """
 
     experiment: ClassVar[str] = "recommender"
@@ -66,6 +75,8 @@ class Recommendation(Recipe):
     length: int = 100
     members: int = 4
     apart: int = 10
+    floor: int = later(0)
+    search: float = later(0.0)
 
     @property
     def setting(self) -> str:
@@ -84,14 +95,27 @@ class Recommendation(Recipe):
 
     def network(self, relations: int, seed: int) -> Igmc:
         """With the weights of a seed."""
-        gate = hg.Gate(self.hidden, dim=-1, order="index0") if self.method == "igmc-dam" else nn.Identity()
+        gate: nn.Module = nn.Identity()
+        if self.method == "igmc-dam":
+            gate = hg.Gate(self.hidden, dim=-1, order="index0")
+        elif self.method == "ours":
+            gate = hg.Gate(self.hidden, dim=-1, scale="relative", floor=self.floor)
         sizes = {"width": self.width, "depth": self.depth, "bases": self.bases, "hidden": self.hidden}
         return Igmc(relations, gate, **sizes, generator=torch.Generator().manual_seed(seed))
 
-    def fitting(self) -> Fitting:
-        """How the network is trained."""
+    @property
+    def is_gated(self) -> bool:
+        """Whether hidden units can close."""
+        return self.method in ("igmc-dam", "ours")
+
+    def fitting(self, gate: nn.Module, ratings: int) -> Fitting:
+        """How a network with this gate learns from so many ratings."""
+        offset_lr = None
+        if self.search and isinstance(gate, hg.Gate):
+            steps = self.search * self.length * -(-ratings // self.batch)
+            offset_lr = float(gate.start - gate.lowest) / steps
         return Fitting(
-            self.strength, self.dropout, self.edge_dropout, self.smoothness, self.lr, self.fall, self.batch
+            self.strength, self.dropout, self.edge_dropout, self.smoothness, self.lr, self.fall, self.batch, offset_lr
         )  # fmt: skip
 
 
@@ -104,7 +128,9 @@ class Recommendations:
         self.recipe, self.seeds = recipe, [job.seed for job in jobs]
         split, train, test = subgraphs_of(recipe.dataset)
         networks = [recipe.network(len(split.levels), seed) for seed in self.seeds]
-        self.networks = RatingNetworks(networks, train, split.train.values, recipe.fitting(), self.seeds, device)
+        ratings = split.train.values
+        fitting = recipe.fitting(networks[0].head.gate, len(ratings))
+        self.networks = RatingNetworks(networks, train, ratings, fitting, self.seeds, device)
         self.test, self.wanted = Batches(test, device), split.test.values.to(device)
         self.total = torch.zeros(len(jobs), len(test), device=device)
 
@@ -146,7 +172,7 @@ class Recommendations:
 
     def _dimensions(self) -> list[int]:
         """How many hidden units are open."""
-        if self.recipe.method != "igmc-dam":
+        if not self.recipe.is_gated:
             return [self.recipe.hidden] * len(self.seeds)
         offsets, order = self.networks.parameters["head.gate.offset"], self.networks.buffers["head.gate.order"]
         opened: list[int] = (order + offsets.detach().unsqueeze(1) > 0).sum(1).tolist()
@@ -156,7 +182,7 @@ class Recommendations:
     def _small(self, number: int, error: float) -> Metrics:
         """What is left of a gated network when the closed units are gone, after a check that it predicts the same."""
         network = self.networks.network(number)
-        if self.recipe.method != "igmc-dam":
+        if not self.recipe.is_gated:
             return {"rmse_compact": None, "params": sum(p.numel() for p in network.parameters())}
         small = compacted(network)
         pairs = torch.arange(len(self.test.host)).split(self.recipe.batch)
@@ -180,7 +206,10 @@ def subgraphs_of(dataset: str) -> tuple[monti.Split, Subgraphs, Subgraphs]:
 
 
 def recipe(dataset: str, method: str) -> Recommendation:
-    """The paper's settings."""
+    """The paper's settings, and ours."""
+    if method == "ours":
+        strength, floor = 10 * STRENGTHS[dataset], DIMENSIONS[dataset]
+        return Recommendation(dataset, method, strength=strength, floor=floor, search=SEARCH)
     return Recommendation(
         dataset,
         method,

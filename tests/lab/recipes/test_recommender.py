@@ -46,7 +46,8 @@ def _few_ratings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(method: str, **others: Any) -> Recommendation:
     sizes = {"width": 4, "hidden": 8, "length": 4, "apart": 1, "members": 2, "batch": 16}
-    return replace(recipe("flixster", method), **(sizes | others))
+    floor = {"floor": 3} if method == "ours" else {}
+    return replace(recipe("flixster", method), **(sizes | floor | others))
 
 
 def test_names_of_runs() -> None:
@@ -55,18 +56,21 @@ def test_names_of_runs() -> None:
     assert Job(recipe("flixster", "control"), 4).name == "f519edf607d4"
 
 
-def test_three_methods_on_three_datasets_five_seeds() -> None:
+def test_four_methods_on_three_datasets_five_seeds() -> None:
     jobs = [Job(one, seed) for one in recipes() for seed in range(5)]
-    assert len({job.name for job in jobs}) == 45
-    assert [len(batch) for batch in batches(jobs, 5)] == [5] * 9
+    assert len({job.name for job in jobs}) == 60
+    assert [len(batch) for batch in batches(jobs, 5)] == [5] * 12
     assert {one.setting: (one.strength, one.dropout) for one in recipes() if one.dataset != "douban"} == {
         "yahoo-music, igmc": (0.0, 0.5),
         "yahoo-music, igmc-dam": (50.0, 0.0),
         "yahoo-music, control": (0.0, 0.0),
+        "yahoo-music, ours": (500.0, 0.0),
         "flixster, igmc": (0.0, 0.5),
         "flixster, igmc-dam": (0.1, 0.0),
         "flixster, control": (0.0, 0.0),
+        "flixster, ours": (1.0, 0.0),
     }
+    assert {one.dataset: one.floor for one in recipes() if one.floor} == recommender.DIMENSIONS
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -153,6 +157,17 @@ def test_the_gate_closes_and_its_strength_decides() -> None:
             (metrics,) = training.epoch()
         found[strength] = metrics["dimension"]
     assert found[5.0] < found[0.0]
+
+
+def test_ours_ends_at_the_dimension_it_is_told_and_no_lower() -> None:
+    jobs = [Job(small("ours", floor=floor, strength=1e3, length=10), 0) for floor in (3, 5)]
+    for job, dimension in zip(jobs, (3, 5), strict=True):
+        training = Recommendations([job], CPU)
+        open_units = [training.epoch()[0]["dimension"] for _ in range(10)]
+        assert open_units[0] > dimension == open_units[4]
+        (final,) = training.finish()
+        assert final["dimension"] == dimension
+        assert final["rmse_compact"] == pytest.approx(final["rmse_last"], rel=1e-5)
 
 
 def test_records_become_the_table(tmp_path: Path) -> None:
