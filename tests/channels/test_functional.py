@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import exported_program
 
 from headgate.channels import functional
 from headgate.channels.plan import Plan
@@ -104,3 +106,28 @@ def test_what_is_read_after_a_write_is_what_was_written() -> None:
         if str(node.target) == "aten.add.Tensor"
     )
     assert {str(argument.target) for argument in total.args} == {"aten.relu.default"}
+
+
+def attention(net: Net, x: Tensor) -> Tensor:
+    queries, keys, values = net.qkv(x).chunk(3, -1)
+    return net.head(torch.softmax(torch.matmul(queries, keys.transpose(1, 2)), -1) @ values)
+
+
+def test_torch_prepares_only_what_the_graph_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the graph is the one that preparing every composite operation gives."""
+    model, example = Net(attention, qkv=nn.Linear(8, 18), head=nn.Linear(6, 4)), Example.of(torch.randn(2, 5, 8))
+    names = vars(exported_program)
+    every, override, prepared = names["_collect_all_valid_cia_ops"], names["_override_composite_implicit_decomp"], []
+
+    def noted(table: dict[torch._ops.OpOverload, Callable[..., object]]) -> AbstractContextManager[None]:
+        prepared.append(set(table))
+        return override(table)
+
+    monkeypatch.setattr(exported_program, "_override_composite_implicit_decomp", noted)
+    few = export(model, example, training=False, operation="test")
+    aten = torch.ops.aten
+    assert prepared[-1] == {aten.linear.default, aten.matmul.default, aten.softmax.int}
+    assert names["_collect_all_valid_cia_ops"] is every
+    monkeypatch.setattr(functional, "_no_other_composites", lambda graph: nullcontext())
+    assert str(export(model, example, training=False, operation="test").graph) == str(few.graph)
+    assert len(prepared[-1]) > 100

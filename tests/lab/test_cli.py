@@ -141,7 +141,7 @@ def test_without_the_lab_extra_it_says_what_to_install(package: str, tmp_path: P
         f"import sys; sys.modules[{package!r}] = None; from headgate_lab.cli import main; sys.exit(main(['demo']))"
     )
     process = _python(program, tmp_path)
-    printed, complaint = process.communicate(timeout=120)
+    printed, complaint = process.communicate(timeout=600)
     assert process.returncode == 1
     assert printed == ""
     assert complaint.count("\n") == 1
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("dimension (linear, r = 5, paper), seed 0: begins, 100 epochs")
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=120)
+    _, complaint = process.communicate(timeout=600)
     assert process.returncode == 130
     assert complaint == "headgate: interrupted\n"
     assert read_runs(tmp_path / "results", "dimension") == []
@@ -171,7 +171,7 @@ def test_a_reader_that_leaves_ends_it_in_one_line(tmp_path: Path) -> None:
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == "headgate: nobody reads the output any more\n"
-    assert process.wait(timeout=120) == 141
+    assert process.wait(timeout=600) == 141
     process.stderr.close()
 
 

@@ -7,8 +7,12 @@ its underscore says the same. A graph with anything else in it goes through torc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
-from torch.export import ExportedProgram
+from torch._export.utils import _is_preservable_cia_op
+from torch.export import ExportedProgram, exported_program
 from torch.fx import Graph, Node
 
 # Operations that always return memory of their own, and that have a rule under the name they are exported with.
@@ -25,11 +29,31 @@ def without_writes(program: ExportedProgram) -> ExportedProgram:
     """The same program, in which no operation writes into a tensor; the one given is used up."""
     replacements = _replacements(program.graph)
     if replacements is None:
-        functional: ExportedProgram = program.run_decompositions({})
+        with _no_other_composites(program.graph):
+            functional: ExportedProgram = program.run_decompositions({})
         return functional
     for node, target in replacements.items():
         node.target = target
     return program
+
+
+@contextmanager
+def _no_other_composites(graph: Graph) -> Iterator[None]:
+    """Lets torch prepare the composite operations of this graph alone, where it would prepare each one there is.
+
+    For a small network those preparations are most of the time. A torch that has no such place to ask is left alone.
+    """
+    asked = "_collect_all_valid_cia_ops"
+    every = getattr(exported_program, asked, None)
+    if every is None:
+        yield
+        return
+    targets = {node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    setattr(exported_program, asked, lambda: {target for target in targets if _is_preservable_cia_op(target)})
+    try:
+        yield
+    finally:
+        setattr(exported_program, asked, every)
 
 
 def _replacements(graph: Graph) -> dict[Node, torch._ops.OpOverload] | None:

@@ -77,8 +77,8 @@ def test_every_kind_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(beyond.TARGETS)))
-def test_targets_can_be_reached(number: int) -> None:
+@pytest.mark.parametrize("number", [1, 3, 4], ids=lambda number: beyond.TARGETS[number][0])
+def test_the_smallest_target_of_a_network_can_be_reached(number: int) -> None:
     recipe = beyond.recipes()[2 * number]
     method, images = recipe.pruning(), torch.zeros(2, 3, 32, 32)
     model = method.attach(recipe.build(1.0), images)
