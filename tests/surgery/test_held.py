@@ -19,6 +19,7 @@ from tests.place_toys import (
     Inferred,
     OneProjection,
     Valued,
+    by_a_fixed_scale,
     by_the_size_at_hand,
     fused,
     linear,
@@ -102,6 +103,14 @@ class Slopes(Valued):
         return self.o(merged(scores.softmax(-1) @ v))
 
 
+class HeadsLast(Inferred):
+    """Channels lie place by place, in each of them head by head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (-1, self.num_heads)).movedim(-1, 1) for part in (self.q, self.k, self.v))
+        return self.o(self.kernel(q, k, v).movedim(1, -1).flatten(2))
+
+
 # For each: what stays, how many, and parts of what is said: module, operation, reason, what to do.
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, int, tuple[str, ...]]]] = {
     "returned weights": (
@@ -159,6 +168,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, int, tuple[str, ...]]
             PLACES,
             ("attention.k: trial: the model's own code does not run", "(head_dim of attention was tried)"),
         ),
+    ),
+    "heads last": (
+        lambda: Around(HeadsLast(by_a_fixed_scale, values=PLACES)),
+        (OF_PLACES, PLACES, ("attention: view: merges axes", "with view(…, heads, width) their places could go too")),
+    ),
+    "heads last, scaled by their number": (
+        lambda: Around(HeadsLast(fused)),
+        (OF_PLACES, PLACES, ("attention: scaled_dot_product_attention: multiplies queries", "unless scale= is given")),
     ),
     "slopes by the number of heads": (
         lambda: Around(Slopes()),

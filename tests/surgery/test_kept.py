@@ -242,6 +242,33 @@ def test_a_model_whose_work_is_nothing_is_refused():
         hg.kept(model, of="macs")
 
 
+@pytest.mark.parametrize("offset", [-5.0, -7.0])
+def test_a_gate_that_is_shut_is_told_by_its_offset_and_floor(offset: float):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    gate = hg.insert_gates_(model, torch.randn(5, 4), floor=2)["0"]
+    with torch.no_grad():
+        gate.offset.fill_(offset)
+    words = rf"the gate '0' has closed all of its 8 units.*its offset is {offset:g}.*floor of 2 open is -4.0625"
+    for of in ("params", "macs"):
+        with pytest.raises(hg.GateError, match=f"^kept: {words}"):
+            hg.kept(model, of=of)
+    with pytest.raises(hg.GateError, match=f"^compact: {words}"):
+        hg.compact(model)
+    with torch.no_grad():
+        gate.offset.fill_(-4.0625)
+    assert hg.compact(model)[0].out_features == 2
+
+
+def test_a_gate_that_was_baked_shut_is_told_too():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    gate = hg.insert_gates_(model, torch.randn(5, 4))["0"]
+    with torch.no_grad():
+        gate.offset.fill_(-5.0)
+    hg.bake_(model)
+    with pytest.raises(hg.GateError, match=r"one must stay; masks were moved into the weights at an offset of -5$"):
+        hg.compact(model)
+
+
 @pytest.mark.parametrize("of", ["params", "macs"])
 def test_hand_placed_gates_have_channels_only(of: str):
     model = nn.Sequential(nn.Linear(8, 4), hg.Gate(4, offset=-2.0), nn.Linear(4, 2))

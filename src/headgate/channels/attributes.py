@@ -1,14 +1,15 @@
 """Numbers that a model's own code keeps: `self.num_heads`, `self.inner_dim`. They must shrink with what they count.
 
 While a graph is walked, every operation that gives sizes by numbers (a view, a split, a new tensor) notes the axes of
-units it deals with, and the modules whose code it is. An attribute that may be such a number is a whole number, named
-like a size, as large as one of these axes, and read by the module when it runs. Several may be: trials then tell.
+units it deals with, and the modules whose code it is. An attribute that may be such a number is a whole number, as
+large as one of these axes, and read by the module when it runs. If it is named like a size it is taken for one until a
+trial fails; whatever its name is, it is tried where nothing else helps. It may fit several axes: trials then tell.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ from torch import Tensor, nn
 
 # An axis by the labels along it, each once, and the modules around the operation, innermost first.
 Length = tuple[tuple[str, ...], Tensor]
+
+# The same by the plan's units, of which those that stay have a negative number.
+Units = tuple[int, ...]
+Lengths = Mapping[tuple[tuple[str, ...], Units], None]
 
 # One of these is a word of a size's name.
 _WORDS = frozenset({
@@ -56,50 +61,51 @@ def may_be_size(name: str) -> bool:
     return not name.startswith("_") and not words.isdisjoint(_WORDS) and words.isdisjoint(_OTHERS)
 
 
-def counted(
-    model: nn.Module, example: Any, lengths: Mapping[tuple[tuple[str, ...], tuple[int, ...]], None]
-) -> dict[Attribute, tuple[int, ...]]:
-    """Attributes that seem to count units, with the units they count, one for each.
+def counted(model: nn.Module, example: Any, lengths: Lengths, places: Set[int]) -> dict[Attribute, tuple[Units, ...]]:
+    """Attributes that may count units, with the axes they may count, the likeliest first; () stands for none of them.
 
-    `lengths` are the units along axes, by the modules around; units that stay have a negative number.
+    `lengths` are the units along axes, by the modules around; `places` are units that are places of heads.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    wanted = {
-        Attribute(path, name)
-        for paths, units in lengths
-        for path in paths
-        if path in modules and any(unit >= 0 for unit in units)
-        for name in _of_size(modules[path], len(units))
-    }
+    free = [(paths, units) for paths, units in lengths if any(unit >= 0 for unit in units)]
+    wanted = {one for paths, units in free for path in paths for one in _of_size(modules, path, len(units))}
     read = _read_when_run(model, example, wanted) if wanted else set()
-    found: dict[Attribute, tuple[int, ...]] = {}
-    for paths, units in lengths:
-        for path in paths if any(unit >= 0 for unit in units) else ():
-            here = [Attribute(path, name) for name in _of_size(modules[path], len(units))] if path in modules else []
-            if mine := [attribute for attribute in here if attribute in read]:
-                for attribute in _likely(mine, units, lengths):
-                    found.setdefault(attribute, units)
+    found: dict[Attribute, dict[Units, None]] = {}
+    for paths, units in free:
+        for path in paths:
+            here = [attribute for attribute in _of_size(modules, path, len(units)) if attribute in read]
+            for attribute in here:
+                found.setdefault(attribute, {})[units] = None
+            if any(may_be_size(attribute.name) for attribute in here):
                 break
-    return found
+    held = {(path, len(units)) for paths, units in lengths for path in paths if all(unit < 0 for unit in units)}
+    others = {(one.path, len(next(iter(axes)))) for one, axes in found.items() if _may_be_number(one.name)}
+
+    def options(attribute: Attribute, axes: list[Units]) -> tuple[Units, ...]:
+        of_places = [axis for axis in axes if not places.isdisjoint(axis)]
+        rest = [axis for axis in axes if places.isdisjoint(axis)]
+        if not may_be_size(attribute.name):
+            return (), *rest, *of_places
+        if _may_be_number(attribute.name):
+            return *rest, *of_places, ()
+        # Where as many places must stay as there are heads, it counts those, if another attribute counts the heads.
+        key = (attribute.path, len(axes[0]))
+        return ((), *of_places, *rest) if key in held & others else (*of_places, *rest, ())
+
+    return {attribute: options(attribute, list(axes)) for attribute, axes in found.items()}
 
 
-def _likely(
-    attributes: list[Attribute], units: tuple[int, ...], lengths: Iterable[tuple[tuple[str, ...], tuple[int, ...]]]
-) -> list[Attribute]:
-    """Where there are as many heads as places in a head, which must stay: not those named after a width."""
-    path = attributes[0].path
-    others = (paths for paths, those in lengths if len(those) == len(units) and all(unit < 0 for unit in those))
-    if not any(path in paths for paths in others):
-        return attributes
-    counts = [attribute for attribute in attributes if _WIDTHS.isdisjoint(attribute.name.lower().split("_"))]
-    return counts or attributes
+def _may_be_number(name: str) -> bool:
+    """Whether an attribute of this name may count heads: it is named like a size, and not like a width."""
+    return may_be_size(name) and _WIDTHS.isdisjoint(name.lower().split("_"))
 
 
-def _of_size(module: nn.Module, size: int) -> list[str]:
+def _of_size(modules: Mapping[str, nn.Module], path: str, size: int) -> list[Attribute]:
     """The attributes that may be this number. The sizes of torch's own modules are known, and ours are fixed."""
-    if type(module).__module__.startswith(("torch.nn.", "headgate.")):
+    module = modules.get(path)
+    if module is None or type(module).__module__.startswith(("torch.nn.", "headgate.")):
         return []
-    return [name for name, value in vars(module).items() if type(value) is int and value == size and may_be_size(name)]
+    return [Attribute(path, name) for name, value in vars(module).items() if type(value) is int and value == size]
 
 
 def _read_when_run(model: nn.Module, example: Any, wanted: Iterable[Attribute]) -> set[Attribute]:

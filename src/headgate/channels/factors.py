@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+# Why the other axes of a view stay where one was chosen.
+ONE_SHRINKS = "merges axes of channels or takes one apart; of those only one can shrink, and another one does"
+
 
 @dataclass
 class Factors:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from headgate.channels.attributes import Length, counted
+from headgate.channels.attributes import Length, Lengths, counted
 from headgate.channels.entries import View, view_of
 from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import NO_UNIT, Ledger, Solution
@@ -51,12 +51,11 @@ def analysed(model: nn.Module, example: Example, readers: bool, operation: str) 
     solution = ledger.solve()
     plan, numbers = plan_of(solution, widths, names, views)
     plan = with_inner(plan, model, [graph.program for graph in found])
-    return replace(plan, counts=MappingProxyType(counted(model, example, in_units(lengths, solution, numbers))))
+    may_count = counted(model, example, in_units(lengths, solution, numbers), plan.places)
+    return replace(plan, may_count=MappingProxyType(may_count))
 
 
-def in_units(
-    lengths: Sequence[Length], solution: Solution, numbers: dict[int, int]
-) -> dict[tuple[tuple[str, ...], tuple[int, ...]], None]:
+def in_units(lengths: Sequence[Length], solution: Solution, numbers: dict[int, int]) -> Lengths:
     """Axes whose sizes the code gives, by the plan's units, each once."""
     found = ((paths, solution.roots[labels[labels != NO_UNIT]].tolist()) for paths, labels in lengths)
     return dict.fromkeys((paths, renumbered(roots, numbers)) for paths, roots in found)

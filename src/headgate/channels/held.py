@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headgate.channels.factors import Factors
+from headgate.channels.factors import ONE_SHRINKS, Factors
 from headgate.channels.obstacle import Obstacle
 
 HEADS, PLACES = "heads", "places of heads"
@@ -21,6 +21,8 @@ _ADVICE = {
     "output": "; if these are attention weights, head by head: without them among the outputs heads could go",
     "mean": "; if these are attention weights, averaged over heads: without them heads could go",
 }
+
+_HEADS_LAST = "; these are heads, which come last here: with view(…, heads, width) their places could go too"
 
 
 @dataclass(frozen=True)
@@ -56,24 +58,34 @@ def held_back(
     """
     if not factors.splits or not heads:
         return ()
-    is_head = torch.zeros_like(of.fixed)
-    is_head[of.roots[torch.cat([labels for own in heads.values() for labels in own])]] = True
-    is_head[0] = False
+    noted = torch.cat([labels for own in heads.values() for labels in own])
+    is_head = _among(noted, of.roots)
+    # What goes with heads need not be heads itself: the last axis is, if plain ties say so.
+    is_plain_head = _among(noted, of.tied)
     found: dict[tuple[str, int, tuple[Obstacle, ...]], frozenset[tuple[str, int]]] = {}
     labels, parts = factors.together()
-    for *leading, places in factors.splits.values():
-        own = [axis for axis in leading if bool(is_head[of.roots[axis]].any())]
+    for *leading, last in factors.splits.values():
+        heads_last = bool(is_plain_head[of.tied[last]].any())
+        places = leading[-1] if heads_last else last
+        own = [last] if heads_last else [axis for axis in leading if bool(is_head[of.roots[axis]].any())]
         for what, axis, other in [(HEADS, axis, places) for axis in own] + [(PLACES, places, places) for _ in own[:1]]:
             stays = axis[of.fixed[of.roots[axis]]]
-            marked = torch.zeros_like(of.fixed)
-            marked[of.roots[stays]] = True
-            marked[0] = False
-            carried = labels[marked[of.roots[parts]].any(1)]
+            carried = labels[_among(stays, of.roots)[of.roots[parts]].any(1)]
             why, plain = _advised(stays, other, of, heads), _reasons(stays, of)
+            if what == PLACES and heads_last:
+                why = tuple(replace(one, reason=one.reason + _HEADS_LAST * (one.reason == ONE_SHRINKS)) for one in why)
             if why and ({*why} != {*plain} or bool((~of.fixed[of.roots[carried]]).any())):
                 key = (what, len(stays), why)
                 found[key] = found.get(key, frozenset()) | _carrying(carried, labels, parts, of.tied, starts)
     return tuple(Held(what, axes, size, why) for (what, size, why), axes in found.items())
+
+
+def _among(labels: Tensor, roots: Tensor) -> Tensor:
+    """Of every root whether one of these labels has it."""
+    marked = torch.zeros(len(roots), dtype=torch.bool)
+    marked[roots[labels]] = True
+    marked[0] = False
+    return marked
 
 
 def _reasons(labels: Tensor, of: Found) -> tuple[Obstacle, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headgate.channels.factors import Components, Factors
+from headgate.channels.factors import ONE_SHRINKS, Components, Factors
 from headgate.channels.held import Found, Held, held_back
 from headgate.channels.obstacle import Obstacle
 from headgate.channels.values import Origin
@@ -99,8 +99,7 @@ class Ledger:
         return self._made[key][0][places].reshape(factors.shape[:-1])
 
     def _factored(self, labels: Tensor, factors: Tensor, where: tuple[str, str]) -> int:
-        why = "merges axes of channels or takes one apart; of those only one can shrink, and another one does"
-        self._choices.append(Obstacle(*where, why))
+        self._choices.append(Obstacle(*where, ONE_SHRINKS))
         return self._factors.product(labels, factors)
 
     def _new(self, count: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from headgate.channels.attributes import Attribute
+from headgate.channels.attributes import Attribute, Units
 from headgate.channels.held import HEADS, PLACES
 from headgate.channels.obstacle import Obstacle
 from headgate.channels.products import Products, numbered_products
@@ -91,8 +91,9 @@ class Refusal:
 class Plan:
     """What can be removed from a model. `axes` gives, for every index of a named tensor's axis, its unit or STAYS.
 
-    `counts` are attributes of the user's own modules that count units, with the units they count. In all of these a
-    number behind the last unit stands for several units, a head and a place, by `products`: it stays iff they all do.
+    `may_count` are attributes of the user's own modules that may count units, with the axes that they may count, or ()
+    for none; `picked` says which of these, by its number, or else the first. In all of these a number behind the last
+    unit stands for several units, a head and a place, by `products`: it stays iff they all do.
     """
 
     groups: tuple[Group, ...]
@@ -101,13 +102,19 @@ class Plan:
     axes: Mapping[Axis, tuple[int, ...]]
     widths: Mapping[str, tuple[int, ...]]
     readers: tuple[Reader, ...] = ()
-    counts: Mapping[Attribute, tuple[int, ...]] = field(default_factory=dict)
+    may_count: Mapping[Attribute, tuple[Units, ...]] = field(default_factory=dict)
+    picked: Mapping[Attribute, int] = field(default_factory=dict)
     products: Products = ()
 
     @cached_property
     def size(self) -> int:
         """Units over all groups."""
         return sum(group.size for group in self.groups)
+
+    @cached_property
+    def counts(self) -> Mapping[Attribute, Units]:
+        """Attributes that shrink, with the units that they count."""
+        return with_units({one: axes[self.picked.get(one, 0)] for one, axes in self.may_count.items()})
 
     def units_at(self, number: int) -> tuple[int, ...]:
         """The units that an index of this number carries; none if it stays."""
@@ -138,7 +145,7 @@ class Plan:
 
     def is_inner(self, group: Group) -> bool:
         """Whether its units are places of every head, where heads are units too."""
-        return group.start in self._inner
+        return group.start in self.places
 
     def parts_of_heads(self, group: Group) -> str:
         """What its units are, in words, where heads and places of heads both are units."""
@@ -147,7 +154,8 @@ class Plan:
         return HEADS if any(factors[0] == group.start for factors in self.products) else ""
 
     @cached_property
-    def _inner(self) -> frozenset[int]:
+    def places(self) -> frozenset[int]:
+        """The units that are places of every head, where heads are units too."""
         return frozenset(unit for factors in self.products for unit in factors[1:])
 
     def __deepcopy__(self, memo: dict[int, object]) -> Plan:
@@ -210,8 +218,9 @@ class Plan:
         numbers |= behind
         axes = {axis: renumbered(list(units), numbers) for axis, units in self.axes.items()}
         widths = {path: renumbered(list(units), numbers) for path, units in self.widths.items()}
-        counts = {attribute: renumbered(list(units), numbers) for attribute, units in self.counts.items()}
-        kept = (with_units(axes), with_units(widths), self.readers, with_units(counts), products)
+        # Each axis keeps its number, by which it is picked.
+        may = {one: tuple(renumbered(list(units), numbers) for units in many) for one, many in self.may_count.items()}
+        kept = (with_units(axes), with_units(widths), self.readers, may, self.picked, products)
         return Plan(tuple(groups.values()), self.branches, self.refusals, *kept)
 
     def __str__(self) -> str:
@@ -239,7 +248,7 @@ class Plan:
         return text
 
 
-def with_units(units: dict[K, tuple[int, ...]]) -> Mapping[K, tuple[int, ...]]:
+def with_units(units: dict[K, Units]) -> Mapping[K, Units]:
     """Only what can lose something."""
     return MappingProxyType({key: numbers for key, numbers in units.items() if any(n != STAYS for n in numbers)})
 

@@ -99,7 +99,7 @@ def find_silence(model: nn.Module, example: Example, zeros: Mapping[str, Tensor]
     plan, numbers = plan_of(solution, widths, names)
     sized = in_units([length for walk, _ in walks for length in walk.lengths], solution, numbers)
     plan = with_inner(plan, model, [graph.program for _, graph in walks])
-    plan = replace(plan, counts=counted(model, example, sized))
+    plan = replace(plan, may_count=counted(model, example, sized, plan.places))
     start = {
         names[name]: frozenset(solution.axes[names[name], 0][closed].tolist())
         for name, closed in zeros.items()

@@ -18,7 +18,7 @@ def advised(plan: Plan, reasons: Mapping[str, str]) -> dict[str, str]:
 def _advice(plan: Plan, group: Group, why: str) -> str:
     if why.startswith(DOES_NOT_RUN):
         tried = dict.fromkeys(f"{one.name} of {one.path or 'the model'}" for one in counting(plan, group))
-        return f" ({', '.join(tried)} was tried)" if tried else ""
+        return f" ({', '.join(tried)} {'was' if len(tried) == 1 else 'were'} tried)" if tried else ""
     if why.startswith(DIFFERS) and group.made:
         made = " and ".join(group.made)
         return f"; the code makes other numbers for another size ({made}): kept in a buffer they would be cut instead"

@@ -196,10 +196,13 @@ def _check_ties(recipe: Recipe, tensors: dict[str, Tensor]) -> None:
 
 
 def _check_size(size: Resize, modules: dict[str, nn.Module]) -> None:
-    if size.attribute not in SIZES and not may_be_size(size.attribute):
+    module = modules.get(size.path)
+    theirs = module is not None and not type(module).__module__.startswith("torch.nn.")
+    allowed = size.attribute in SIZES or may_be_size(size.attribute) or theirs
+    if not allowed or hasattr(nn.Module, size.attribute):
         raise RecipeError(f"the recipe sets the attribute {size.attribute!r}, which no recipe may set")
     # Looked up in the instance itself, so that nothing of the model's code runs.
-    value = vars(modules[size.path]).get(size.attribute) if size.path in modules else None
+    value = None if module is None else vars(module).get(size.attribute)
     if type(value) is not int:
         raise RecipeError(f"the recipe sets {size.attribute} of {size.path!r}, which the model does not have")
     if not 1 <= size.value <= value:

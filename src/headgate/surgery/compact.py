@@ -19,6 +19,7 @@ from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError, HeadgateWarning
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
 from headgate.surgery.configuration import configuration_of
+from headgate.surgery.decided import decided
 from headgate.surgery.evaluation import evaluated, tolerance_of
 from headgate.surgery.fit_config import follow_
 from headgate.surgery.hand import (
@@ -31,7 +32,7 @@ from headgate.surgery.hand import (
     placed_gates,
 )
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
-from headgate.surgery.keep import Keep, chosen, multiple_in_units, sites
+from headgate.surgery.keep import Keep
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference, in_double, largest_error, made_in_double, silence_
@@ -61,7 +62,8 @@ def compact(
     Raises:
         ArgumentError: an unknown option, or an example that the model does not run on.
         CompactionError: the outputs differ by more than float rounding allows for the dtype.
-        GateError: no gates, an offset that is NaN, or a hand-placed gate that cannot be removed, by name.
+        GateError: no gates, an offset that is NaN, a gate that closed all of a group, of which one unit must stay, or a
+            hand-placed gate that cannot be removed, by name.
         ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
         TraceError: torch.export cannot trace a model with hand-placed gates.
 
@@ -81,8 +83,7 @@ def compact(
         )
     small, reference, dropped = copy.deepcopy(root), root, list[str]()
     if insertion is not None:
-        units = open_units(root, insertion)
-        keep = chosen(insertion.plan, units, "compact")
+        units, keep = decided(root, insertion, "compact")
         _fold_inserted_(small)
         shrink_(small, insertion.plan, keep)
         dropped = [name for name in units if name in insertion.before_norm and not bool(units[name].all())]
@@ -146,34 +147,6 @@ def insertion_of(root: nn.Module, operation: str) -> Insertion:
     if not isinstance(insertion, Insertion):
         raise GateError(f"{operation}: no gates were inserted into {type(root).__name__}; use insert_gates_ first")
     return insertion
-
-
-def open_units(root: nn.Module, insertion: Insertion) -> dict[str, Tensor]:
-    """Which units compaction keeps, by gate: the open ones, filled up to a multiple where that was asked for.
-
-    Branches of full width are kept whole, unless one writes nothing and its block can go.
-    """
-    bank, plan = bank_of(root), insertion.plan
-    assert bank is not None
-    multiples = {name: multiple_in_units(plan, site, insertion.multiple_of) for name, site in sites(plan).items()}
-    kept = {
-        name: _filled_up(gate.keep().cpu(), bank.places(index).cpu(), multiples[name])
-        for index, (name, gate) in enumerate(bank.views().items())
-    }
-    if insertion.branches == "full":
-        for branch in insertion.plan.branches:
-            if branch.name in kept and (branch.block is None or bool(kept[branch.name].any())):
-                kept[branch.name] = torch.ones_like(kept[branch.name])
-    return kept
-
-
-def _filled_up(keep: Tensor, places: Tensor, multiple: int) -> Tensor:
-    """Closed units are kept too, those that closed last, until the count is a multiple (or all are kept)."""
-    wanted = min(-(-int(keep.sum()) // multiple) * multiple, len(keep))
-    ranked = (places + keep * len(keep)).argsort(descending=True)
-    filled = torch.zeros_like(keep)
-    filled[ranked[:wanted]] = True
-    return filled
 
 
 def _variations(example: Example) -> Iterator[Example]:

@@ -41,7 +41,7 @@ def where_it_fails(small: nn.Module, example: Example, error: Exception) -> str:
     where = f"{path}: " if path else ""
     advice = (
         "it would if each size were taken from the tensor that has it, as `view(…, -1)` does, or from an attribute of "
-        "the module that counts nothing else"
+        "the module itself, a whole number that counts nothing else"
     )
     return f"{DOES_NOT_RUN} ({where}{type(error).__name__}: {first}); {advice}"
 

@@ -17,7 +17,8 @@ from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, status, unwrap
 from headgate.surgery import trial
-from headgate.surgery.compact import insertion_of, open_units
+from headgate.surgery.compact import insertion_of
+from headgate.surgery.decided import decided, open_units
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion, discard_gates_
 from headgate.surgery.keep import chosen, random_vectors, sites
@@ -45,8 +46,8 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
 
     Raises:
         ArgumentError: an unknown `of`.
-        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model with
-            gates placed by hand: nobody knows what reads them.
+        GateError: no gates, a gate whose offset is NaN, by name, or "params" or "macs" of a model with gates placed by
+            hand, since nobody knows what reads them, or with a gate that closed all of a group, which must not be.
         TraceError: "macs" of a compacted model that torch.export cannot trace.
     """
     if of not in get_args(Of):
@@ -63,8 +64,7 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
         return sum(left.get(gate.name, gate.open) for gate in now.gates) / now.total
     refuse_gated_parts(root, "kept", f"kept({{}}, of={of!r}) is what compaction leaves of it")
     insertion = insertion_of(root, "kept")
-    units = open_units(root, insertion)
-    chosen(insertion.plan, units, "kept")
+    units, _ = decided(root, insertion, "kept")
     return _of_params(root, insertion.plan, units) if of == "params" else _of_macs(root, insertion, units)
 
 

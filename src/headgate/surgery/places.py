@@ -32,7 +32,7 @@ def with_fitting_places(model: nn.Module, plan: Plan, problem: Problem) -> Plan:
         else:
             together = fitting
     tied = {name: leader for name, leader in tied.items() if leader in leaders}
-    plan = replace(plan, counts={one: units for one, units in plan.counts.items() if one in together.counts})
+    plan = replace(plan, picked=together.picked)
     stay = {name: why for name, why in advised(plan, stuck).items() if name not in {*tied, *leaders}}
     return plan.with_tied(tied).without(stay)
 

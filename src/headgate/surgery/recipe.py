@@ -20,8 +20,8 @@ from headgate.errors import RecipeError
 # Where a smaller model carries its recipe.
 RECIPE = "headgate_recipe"
 
-# The attributes of torch's modules that a recipe may set, all of them sizes; of a user's own modules those that are
-# named like one, `may_be_size`.
+# The attributes of torch's modules that a recipe may set, all of them sizes, besides those that are named like one,
+# `may_be_size`; of a user's own modules it may set any whole number.
 SIZES = frozenset({
     "in_channels", "out_channels", "groups", "num_features", "num_channels", "num_groups", "in_features",
     "out_features", "embedding_dim", "num_parameters", "in1_features", "in2_features",

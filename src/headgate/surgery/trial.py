@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headgate.channels.held import HEADS
 from headgate.channels.plan import Plan
 from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
@@ -35,6 +36,8 @@ from headgate.surgery.shrink import shrink_
 TOLERANCE = 1e-9
 # Two, since one can be fooled: what should have been cut may happen to broadcast.
 TRIALS = (0, 1)
+# Of so many units two groups always lose equally many.
+_FEW = (2, 3)
 
 Left = Callable[[Any], Any]
 
@@ -118,7 +121,7 @@ def _tries(plan: Plan, names: list[str]) -> Iterator[dict[str, Tensor]]:
     """Decisions in which all of these are narrow, in several ways.
 
     Heads have few places, of which queries and values may lose equally many by chance: at last only every other one of
-    such groups is narrow.
+    such groups is narrow; and where there are as few heads as places, all heads are kept.
     """
     known = sites(plan)
     for seed in TRIALS:
@@ -126,6 +129,9 @@ def _tries(plan: Plan, names: list[str]) -> Iterator[dict[str, Tensor]]:
     inner = [group.name for group in plan.groups if group.name in names and plan.is_inner(group)]
     if len(inner) > 1:
         yield random_vectors([known[name] for name in names if name not in inner[1::2]], TRIALS[0])
+    few = {group.name for group in plan.groups if plan.parts_of_heads(group) == HEADS and group.size in _FEW}
+    if few.intersection(names) and any(known[name].size in _FEW for name in inner):
+        yield random_vectors([known[name] for name in names if name not in few], TRIALS[0])
 
 
 def leaving(plan: Plan) -> list[str]:

@@ -1,6 +1,8 @@
-"""`torch.einsum` of two tensors, by its letters."""
+"""`torch.einsum` of one tensor or two, by its letters."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from headgate.channels.rules.contraction import contract, shared_axes
 from headgate.channels.rules.step import Step, refused
@@ -10,24 +12,34 @@ _SPARE = "αβγδεζηθ"
 
 
 def einsum(step: Step) -> Value:
-    """Letters that vanish are summed over; letters that both have meet; every other letter passes."""
-    values = step.arguments["tensors"]
-    inputs, output = _letters(str(step.arguments["equation"]), values, len(step.shape))
-    if len(values) != 2 or any(len(set(letters)) < len(letters) for letters in inputs):
-        return refused(step, "einsum of one or of many tensors, or of a diagonal")
-    summed = [letter for letter in dict.fromkeys("".join(inputs)) if letter not in output]
-    for letter in summed:
-        holders = [
-            (value, letters.index(letter)) for value, letters in zip(values, inputs, strict=True) if letter in letters
-        ]
-        if len(holders) == 2:
-            contract(step, *holders[0], *holders[1])
-        else:
-            step.stays_on(holders[0][0], [holders[0][1]], "sums over channels without a weight that could be masked")
-    both = [letter for letter in output if all(letter in letters for letters in inputs)]
-    shared_axes(step, values[0], values[1], ((inputs[0].index(letter), inputs[1].index(letter)) for letter in both))
+    """Letters that vanish are summed over; letters that both have meet; every other letter passes.
+
+    Reasons name letters as they are in the equation.
+    """
+    values, equation = step.arguments["tensors"], str(step.arguments["equation"])
+    whole = replace(step, about=repr(equation))
+    inputs, output = _letters(equation, values, len(step.shape))
+    if len(values) > 2:
+        return refused(whole, "is a product of many tensors; written as products of two it can be followed")
+    if any(len(set(letters)) < len(letters) for letters in inputs):
+        return refused(whole, "takes a diagonal")
+    for letter in dict.fromkeys("".join(inputs)):
+        if letter not in output:
+            holders = [(value, own.index(letter)) for value, own in zip(values, inputs, strict=True) if letter in own]
+            _sum(replace(step, about=f"{'...' if letter in _SPARE else letter} of {equation!r}"), holders)
+    if len(values) == 2:
+        both = [letter for letter in output if all(letter in letters for letters in inputs)]
+        shared_axes(step, values[0], values[1], ((inputs[0].index(one), inputs[1].index(one)) for one in both))
     spread = [_spread(value, letters, output) for value, letters in zip(values, inputs, strict=True)]
-    return Value(step.shape, step.meet(spread, step.shape))
+    return Value(step.shape, whole.meet(spread, step.shape))
+
+
+def _sum(step: Step, holders: list[tuple[Value, int]]) -> None:
+    """A letter that vanishes, with the one or two tensors that have it, and where."""
+    if len(holders) == 2:
+        contract(step, *holders[0], *holders[1])
+    else:
+        step.stays_on(holders[0][0], [holders[0][1]], "sums over channels without a weight that could be masked")
 
 
 def _letters(equation: str, values: list[Value], output_ndim: int) -> tuple[list[str], str]:

@@ -19,7 +19,10 @@ MADE = "@"
 
 @dataclass(frozen=True)
 class Step:
-    """An operation: its arguments by schema name (tensors as Values), the shapes it returns, and where it stands."""
+    """An operation: its arguments by schema name (tensors as Values), the shapes it returns, and where it stands.
+
+    `about` says, in words of the user's code, what part of the operation reasons are told of, if only one is.
+    """
 
     ledger: Ledger
     operation: str
@@ -30,6 +33,7 @@ class Step:
     node: torch.fx.Node
     parameters: frozenset[str]
     residuals: list[int]
+    about: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,7 +44,7 @@ class Step:
 
     def obstacle(self, reason: str) -> Obstacle:
         """This operation as what stands in the way."""
-        return Obstacle(self.path, self.operation, reason)
+        return Obstacle(self.path, self.operation, f"{reason} ({self.about})" if self.about else reason)
 
     def value(self, name: str) -> Value:
         """A tensor argument that is always there."""
