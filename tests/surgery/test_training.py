@@ -17,6 +17,7 @@ import headgate as hg
 from headgate import masked
 from headgate.masked_weight import MaskedWeight
 from headgate.surgery import compact as compact_module
+from headgate.surgery import decided as decided_module
 from headgate.surgery import insert
 from headgate.surgery.keep import chosen
 from headgate.surgery.shrink import shrink_
@@ -521,7 +522,7 @@ def test_a_wrong_surgery_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
         name = next(name for name, vector in keep.items() if not bool(vector.all()) and not name.endswith("write"))
         return chosen(plan, {**keep, name: keep[name].flip(0)}, operation)
 
-    monkeypatch.setattr(compact_module, "chosen", wrong)
+    monkeypatch.setattr(decided_module, "chosen", wrong)
     with pytest.raises(hg.CompactionError, match="does not compute"):
         hg.compact(gated)
 

@@ -141,7 +141,7 @@ def results(
     before = score(network.model, test, network.task).percent
     try:
         small = network.method.small(network.model, example)
-    except hg.ArgumentError:
+    except (hg.GateError, hg.ArgumentError):  # a gate has closed a layer; a method would cut all of one
         return {measure: before, f"{measure}_before": before, "params": None, "dead": 1}
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
