@@ -1,18 +1,18 @@
 """tab:recommender: how a user rates an item, from the ratings around the pair; IGMC with and without a gate.
 
 The paper, five runs: RMSE 0.8706 with 32 of 128 hidden units on Flixster (IGMC: 0.8715), 0.7183 with 17 on Douban
-(0.7189), 19.0166 with 83 on YahooMusic (19.2488). Ours, seeds 0 to 4, on a CPU, on YahooMusic: 18.98 ± 0.12 with
-88.8 ± 2.7 by the paper's gate, 19.00 ± 0.11 with exactly 83 by ours. Dropout has 19.13 ± 0.08, and the control, with all
-128 units and no dropout, 19.00 ± 0.10: gates save units, the rest of the gain is the dropout's absence. The other
-datasets are not measured yet.
+(0.7189), 19.0166 with 83 on YahooMusic (19.2488). Ours, seeds 0 to 4, on a CPU, on YahooMusic: 18.98 ± 0.12 with 88.8 ±
+2.7 by the paper's gate, 19.00 ± 0.11 with exactly 83 by ours. Dropout has 19.13 ± 0.08, and the control, with all 128
+units and no dropout, 19.00 ± 0.10: gates save units, the rest of the gain is the dropout's absence. The other datasets
+are not measured yet.
 
 `igmc` has dropout on the hidden units of its head; `igmc-dam` has a gate in its place; `control` has neither, which the
 paper does not compare with: what the gate is worth is the difference to that. `ours` is told the paper's dimension: a
 relative mask, a floor of that many units, and a strength ten times the paper's, which reaches it in the first part of
-the training. As in the paper's code: messages are
-summed, not averaged; orders count from 0; `rmse` is that of the mean prediction of four epochs ten apart, the last one
-included, while `dimension` is that of the last epoch alone, whose own error is `rmse_last`. `rmse_compact` is that of
-the network with the closed units removed. Unlike there, every run has a seed of its own.
+the training. As in the paper's code: messages are summed, not averaged; orders count from 0; `rmse` is that of the mean
+prediction of four epochs ten apart, the last one included, while `dimension` is that of the last epoch alone, whose own
+error is `rmse_last`. `rmse_compact` is that of the network with the closed units removed. Unlike there, every run has a
+seed of its own.
 """
 
 from __future__ import annotations
