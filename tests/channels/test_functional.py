@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,3 +132,10 @@ def test_torch_prepares_only_what_the_graph_has(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(functional, "_no_other_composites", lambda graph: nullcontext())
     assert str(export(model, example, training=False, operation="test").graph) == str(few.graph)
     assert len(prepared[-1]) > 100
+
+
+def test_a_torch_without_these_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, example = Net(attention, qkv=nn.Linear(8, 18), head=nn.Linear(6, 4)), Example.of(torch.randn(2, 5, 8))
+    few = export(model, example, training=False, operation="test")
+    monkeypatch.setattr(functional, "exported_program", SimpleNamespace())
+    assert str(export(model, example, training=False, operation="test").graph) == str(few.graph)

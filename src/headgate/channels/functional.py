@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch._export.utils import _is_preservable_cia_op
 from torch.export import ExportedProgram, exported_program
 from torch.fx import Graph, Node
 
@@ -23,6 +22,9 @@ OWN_MEMORY = frozenset({
 })  # fmt: skip
 # These may return what they were given, or a view of it, and have such a rule too.
 MAY_ALIAS = frozenset({"flatten", "dropout"})
+
+# What torch asks for all composite operations that it may leave whole.
+_EVERY = "_collect_all_valid_cia_ops"
 
 
 def without_writes(program: ExportedProgram) -> ExportedProgram:
@@ -41,19 +43,19 @@ def without_writes(program: ExportedProgram) -> ExportedProgram:
 def _no_other_composites(graph: Graph) -> Iterator[None]:
     """Lets torch prepare the composite operations of this graph alone, where it would prepare each one there is.
 
-    For a small network those preparations are most of the time. A torch that has no such place to ask is left alone.
+    For a small network those preparations are most of the time. The names are torch's own business: one that does not
+    have them is left alone.
     """
-    asked = "_collect_all_valid_cia_ops"
-    every = getattr(exported_program, asked, None)
-    if every is None:
+    every, may_stay = (getattr(exported_program, name, None) for name in (_EVERY, "_is_preservable_cia_op"))
+    if every is None or may_stay is None:
         yield
         return
     targets = {node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
-    setattr(exported_program, asked, lambda: {target for target in targets if _is_preservable_cia_op(target)})
+    setattr(exported_program, _EVERY, lambda: {target for target in targets if may_stay(target)})
     try:
         yield
     finally:
-        setattr(exported_program, asked, every)
+        setattr(exported_program, _EVERY, every)
 
 
 def _replacements(graph: Graph) -> dict[Node, torch._ops.OpOverload] | None:

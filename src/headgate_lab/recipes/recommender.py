@@ -9,11 +9,11 @@ Douban, are not measured yet.
 
 `igmc` has dropout on the hidden units of its head; `igmc-dam` has a gate in its place; `control` has neither, which the
 paper does not compare with: what the gate is worth is the difference to that. `ours` is told the paper's dimension: a
-relative mask, a floor of that many units, and a strength ten times the paper's, which reaches it in the first part of
-the training. As in the paper's code: messages are summed, not averaged; orders count from 0; `rmse` is that of the mean
-prediction of four epochs ten apart, the last one included, while `dimension` is that of the last epoch alone, whose own
-error is `rmse_last`. `rmse_compact` is that of the network with the closed units removed. Unlike there, every run has a
-seed of its own.
+relative mask, a floor of that many units, and a strength ten times the paper's, which on YahooMusic reaches it within
+the first half of the training. As in the paper's code: messages are summed, not averaged; orders count from 0; `rmse`
+is that of the mean prediction of four epochs ten apart, the last one included, while `dimension` is that of the last
+epoch alone, whose own error is `rmse_last`. `rmse_compact` is that of the network with the closed units removed. Unlike
+there, every run has a seed of its own.
 """
 
 from __future__ import annotations
