@@ -1,7 +1,7 @@
-"""As much of Triton as `headgate.kernels` uses, on CPU tensors: kernels run as plain Python, one tile after another.
+"""As much of Triton as our kernels use, on CPU tensors: they run as plain Python, one tile after another.
 
 What is tested with it is their index arithmetic. That they compute the same when compiled for a GPU is what
-`benchmarks/fused_masks.py` records.
+`benchmarks/fused_masks.py` and `benchmarks/fused_norms.py` record.
 """
 
 from __future__ import annotations
@@ -36,14 +36,21 @@ class Pointer:
 
 
 def load(pointer: Pointer, mask: Tensor | None = None, other: float = 0.0) -> Tensor:
-    mask = torch.ones_like(pointer.at, dtype=torch.bool) if mask is None else mask.expand(pointer.at.shape)
-    found = torch.full(pointer.at.shape, other, dtype=pointer.memory.dtype)
-    found[mask] = pointer.flat()[pointer.at[mask]]
+    at = torch.as_tensor(pointer.at)
+    mask = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand(at.shape)
+    found = torch.full(at.shape, other, dtype=pointer.memory.dtype)
+    found[mask] = pointer.flat()[at[mask]]
     return found
 
 
-def store(pointer: Pointer, value: Tensor, mask: Tensor) -> None:
-    pointer.flat()[pointer.at[mask]] = value[mask].to(pointer.memory.dtype)
+def store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
+    at = torch.as_tensor(pointer.at)
+    mask = torch.ones_like(at, dtype=torch.bool) if mask is None else mask
+    pointer.flat()[at[mask]] = value[mask].to(pointer.memory.dtype)
+
+
+def maximum(value: Tensor, least: float) -> Tensor:
+    return value.clamp_min(least)
 
 
 class Launcher:
@@ -66,6 +73,7 @@ def modules() -> dict[str, ModuleType]:
     """What to put into `sys.modules`."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     vars(triton).update(jit=lambda kernel: Launcher(kernel, language), language=language)
-    names = {"arange": torch.arange, "load": load, "store": store, "sum": torch.sum, "constexpr": object}
-    vars(language).update(names, int64=torch.int64, float32=torch.float32)
+    names = {"load": load, "store": store, "maximum": maximum, "constexpr": object}
+    same = {name: getattr(torch, name) for name in ("arange", "sum", "zeros", "where", "sqrt", "int64", "float32")}
+    vars(language).update(names, **same)
     return {"triton": triton, "triton.language": language}

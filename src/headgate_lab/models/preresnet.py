@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
+from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.width import scaled
 
 EXPANSION = 4
@@ -29,9 +29,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, 4·planes, H/stride, W/stride)."""
-        out = self.conv1(relu(self.bn1(x)))
-        out = self.conv2(relu(self.bn2(out)))
-        out = self.conv3(relu(self.bn3(out)))
+        out = self.conv1(norm_relu(self.bn1, x))
+        out = self.conv2(norm_relu(self.bn2, out))
+        out = self.conv3(norm_relu(self.bn3, out))
         result: Tensor = out + self.shortcut(x)
         return result
 
@@ -62,7 +62,7 @@ class PreResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, 3, H, W) to logits (B, classes)."""
         x = self.stage3(self.stage2(self.stage1(self.stem(x))))
-        logits: Tensor = self.classifier(relu(self.bn(x)).mean((2, 3)))
+        logits: Tensor = self.classifier(norm_relu(self.bn, x).mean((2, 3)))
         return logits
 
 

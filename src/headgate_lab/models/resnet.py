@@ -12,6 +12,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.width import scaled
 
 EXPANSION = 4
@@ -30,7 +31,7 @@ class Basic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, planes, H/stride, W/stride)."""
-        out = relu(self.bn1(self.conv1(x)))
+        out = norm_relu(self.bn1, self.conv1(x))
         return relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
@@ -50,8 +51,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, 4·planes, H/stride, W/stride)."""
-        out = relu(self.bn1(self.conv1(x)))
-        out = relu(self.bn2(self.conv2(out)))
+        out = norm_relu(self.bn1, self.conv1(x))
+        out = norm_relu(self.bn2, self.conv2(out))
         return relu(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 
@@ -95,7 +96,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, 3, H, W) to logits (B, classes)."""
-        x = self.stages(relu(self.bn(self.stem(x))))
+        x = self.stages(norm_relu(self.bn, self.stem(x)))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
 

@@ -1,0 +1,171 @@
+"""BatchNorm and ReLU together. In training on a GPU, which is where the lab's time goes, Triton kernels compute them.
+
+torch's kernels for images that lie channels last take ten launches and thirteen passes over memory, forwards and
+backwards, ReLU included; these take six and eight. What they compute is what torch computes, up to rounding:
+`benchmarks/fused_norms.py` records that, and how long both take.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import relu
+
+# Numbers that a program has before it at a time, of 16 channels at least and 64 at most.
+TILE, FEWEST, MOST = 4096, 16, 64
+# Programs that add up: two for each of a GPU's multiprocessors.
+PROGRAMS = 256
+
+
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """What the layer makes of images of shape (B, C, H, W), and ReLU of that."""
+    if not (norm.training and knows(norm) and is_fast_for(x)):
+        return relu(norm(x))
+    running = Running(norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
+    result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running)  # type: ignore[no-untyped-call]
+    return result
+
+
+def in_sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """What the layers make of images, every BatchNorm that a ReLU follows taken together with it."""
+    if not (layers.training and is_fast_for(x)):
+        result: Tensor = layers(x)
+        return result
+    for before, layer, after in zip([None, *layers], layers, [*layers, None][1:], strict=False):
+        if isinstance(layer, nn.BatchNorm2d) and isinstance(after, nn.ReLU):
+            x = norm_relu(layer, x)
+        elif not (isinstance(layer, nn.ReLU) and isinstance(before, nn.BatchNorm2d)):
+            x = layer(x)
+    return x
+
+
+def knows(norm: nn.BatchNorm2d) -> bool:
+    """Whether the layer has all that the kernels read and write."""
+    kept = norm.momentum is not None and norm.track_running_stats and norm.affine
+    return kept and norm.weight.dtype == torch.float32
+
+
+def is_fast_for(x: Tensor) -> bool:
+    """Whether these are half precision images on a GPU, channels last, of more than one pixel."""
+    return (
+        x.is_cuda
+        and x.dtype == torch.bfloat16
+        and type(x) is Tensor
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.shape[1] < x.numel() < 2**31
+        and has_triton()
+    )
+
+
+@cache
+def has_triton() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+class Running(NamedTuple):
+    """What a norm keeps of the batches it has seen, and how it follows them."""
+
+    mean: Tensor | None
+    variance: Tensor | None
+    seen: Tensor | None
+    momentum: float | None
+    epsilon: float
+
+
+class Tiles(NamedTuple):
+    """How images are divided among programs."""
+
+    rows: int
+    channels: int
+    tall: int
+    wide: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """A program for every tile."""
+        return -(-self.rows // self.tall), -(-self.channels // self.wide)
+
+    @property
+    def lines(self) -> int:
+        """Programs that share the rows when these are added up."""
+        down, across = self.grid
+        return min(down, max(1, PROGRAMS // across))
+
+
+def tiles(x: Tensor) -> Tiles:
+    """As narrow as the channels are."""
+    channels = x.shape[1]
+    wide = min(MOST, max(FEWEST, _power_of_two(channels)))
+    return Tiles(x.numel() // channels, channels, TILE // wide, wide)
+
+
+class FewPasses(torch.autograd.Function):
+    """Normalises, scales, shifts, and cuts off below zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running: Running) -> Tensor:
+        """The running statistics follow."""
+        how, run = tiles(x), _kernels()
+        down, across = how.grid
+        partial = torch.empty((2, how.lines, how.channels), device=x.device)
+        mean, inverse = torch.empty((2, how.channels), device=x.device).unbind(0)
+        result = torch.empty_like(x)
+        run.add_up[how.lines, across](x, partial, how.rows, how.channels, how.lines, how.tall, how.wide)
+        run.finish[(-(-how.channels // FEWEST),)](
+            x,
+            partial,
+            mean,
+            inverse,
+            running.mean,
+            running.variance,
+            running.seen,
+            how.rows,
+            how.channels,
+            how.lines,
+            running.epsilon,
+            running.momentum,
+            _power_of_two(how.lines),
+            FEWEST,
+        )
+        sizes = (how.rows, how.channels, how.tall, how.wide)
+        run.apply[down, across](x, mean, inverse, weight, bias, result, *sizes)
+        ctx.save_for_backward(x, mean, inverse, weight, bias)
+        ctx.how = how
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the images, the weight and the bias."""
+        x, mean, inverse, weight, bias = ctx.saved_tensors
+        how, run = ctx.how, _kernels()
+        down, across = how.grid
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        partial = torch.empty((2, how.lines, how.channels), device=x.device)
+        bias_slope, weight_slope = torch.empty((2, how.channels), device=x.device).unbind(0)
+        passed = torch.empty_like(x)
+        known = (x, gradient, mean, inverse, weight, bias)
+        run.add_up_back[how.lines, across](*known, partial, how.rows, how.channels, how.lines, how.tall, how.wide)
+        run.finish_back[(-(-how.channels // FEWEST),)](
+            partial, bias_slope, weight_slope, how.channels, how.lines, _power_of_two(how.lines), FEWEST
+        )
+        sizes = (how.rows, how.channels, how.tall, how.wide)
+        run.apply_back[down, across](*known, bias_slope, weight_slope, passed, *sizes)
+        return passed, weight_slope, bias_slope, None
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest that is not below the number."""
+    return 1 << (number - 1).bit_length()
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module("headgate_lab.models.norm_kernels")
