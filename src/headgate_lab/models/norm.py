@@ -32,19 +32,6 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     return result
 
 
-def in_sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """What the layers make of images, every BatchNorm that a ReLU follows taken together with it."""
-    if not (layers.training and is_fast_for(x)):
-        result: Tensor = layers(x)
-        return result
-    for before, layer, after in zip([None, *layers], layers, [*layers, None][1:], strict=False):
-        if isinstance(layer, nn.BatchNorm2d) and isinstance(after, nn.ReLU):
-            x = norm_relu(layer, x)
-        elif not (isinstance(layer, nn.ReLU) and isinstance(before, nn.BatchNorm2d)):
-            x = layer(x)
-    return x
-
-
 def knows(norm: nn.BatchNorm2d) -> bool:
     """Whether the layer has all that the kernels read and write."""
     kept = norm.momentum is not None and norm.track_running_stats and norm.affine

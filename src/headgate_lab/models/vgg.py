@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from headgate_lab.models.norm import in_sequence
 from headgate_lab.models.preresnet import initialise_
 from headgate_lab.models.width import scaled
 
@@ -39,5 +38,5 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, 3, H, W) to logits (B, classes); any size that survives four halvings."""
-        logits: Tensor = self.classifier(in_sequence(self.features, x).mean((2, 3)))
+        logits: Tensor = self.classifier(self.features(x).mean((2, 3)))
         return logits
