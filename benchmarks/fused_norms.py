@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     for case in cases:
         print(case["shape"], case["us"], "kernels", max(case["kernels"].values()), "torch", max(case["torch"].values()))
     networks = {
-        f"{together} {model}": epochs(model, together) for model, together in (("preresnet20", 8), ("vgg19", 6))
+        f"{together} {model}": epochs(model, together) for model, together in (("preresnet20", 8), ("preresnet164", 4))
     }
     faster = ", ".join(
         f"{taken['torch'] / taken['kernels']:.2f} times as fast for {who}" for who, taken in networks.items()

@@ -2,7 +2,12 @@
 
 PreResNet-20 on CIFAR-100 at 121k and 47k parameters, and VGG-19 on CIFAR-10 at 1,627k and 264k, for 100 epochs.
 Without gates on residual streams the smaller size of the former is out of reach: projections and classifier alone
-hold more. The dense and the narrower networks are those of `cifar`. Not measured yet.
+hold more. The dense and the narrower networks are those of `cifar`.
+
+PreResNet-20, one seed each on an H200, so that half a point is noise. Percent at 121k and at 47k parameters: the
+default 64.7 and 57.1. Worse: no gates on streams (62.3, out of reach), offsets pushed all alike (63.1, 56.2), masks
+that stay beside the weights (64.2, 56.1). Undecided: the size met at a quarter (64.3, 58.1) or at three quarters (64.6,
+56.8), plain masks (63.8, 57.6), no gates on what branches write (65.1, 57.6). VGG-19 is not measured yet.
 """
 
 from __future__ import annotations

@@ -3,7 +3,11 @@
 A dense network is trained, and from there each run goes its own way for a tenth of the epochs, with a learning rate
 that starts anew: gates that close by a budget, in an order from data or in none, or one cut by magnitude. The controls
 are trained from scratch for as many epochs as both together: the dense network, and uniformly narrower ones of the
-same sizes. Every run tells the dense network's accuracy too. Not measured yet.
+same sizes. Every run tells the dense network's accuracy too.
+
+LeNet-5, three seeds on a CPU, dense 99.2 %: at 50 and 30 % of the parameters all ways end between 98.8 and 99.1 %. At
+10 % orders from data have 98.5 %, random and index 98.2 %, one cut by magnitude 98.1 %; the narrower network, which had
+all epochs to itself, 98.5 % too. The networks on CIFAR-10 are not measured yet.
 """
 
 from __future__ import annotations

@@ -169,6 +169,26 @@ def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: P
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
 
 
+def test_strengths_at_equal_distances_and_the_dead_crossed_out(tmp_path: Path) -> None:
+    for method, strength, final in (
+        ("ours", 0.0, {"accuracy": 90.0, "pruned": 0.0, "dead": 0}),
+        ("ours", 5.0, {"accuracy": 80.0, "pruned": 75.0, "dead": 0}),
+        ("naive", 0.1, {"accuracy": 70.0, "pruned": 50.0, "dead": 0}),
+        ("naive", 5.0, {"accuracy": 10.0, "dead": 1}),
+    ):
+        config = {"network": "net", "optimizer": "sgd", "method": method, "strength": strength}
+        write(tmp_path, "sweep", config, 0, final)
+    other = {"network": "other", "optimizer": "adam", "method": "ours", "strength": 0.0}
+    write(tmp_path, "sweep", other, 0, {"explained": 1.0, "dead": 0})
+    panels = drawn(tmp_path, "sweep").axes
+    assert [axes.get_title() for axes in panels[::2]] == ["net, adam", "net, sgd", "other, adam", "other, sgd"]
+    result, size = panels[2:4]
+    assert lines(result) == {"ours": ([0, 2], [90, 80]), "naive": ([1, 2], [70, 10])}
+    assert [text.get_text() for text in result.get_xticklabels()] == ["0", "0.1", "5"]
+    assert [line.get_xydata().tolist() for line in result.lines if line.get_marker() == "x"] == [[[2, 10]]]
+    assert lines(size) == {"ours": ([0, 2], [100, 25]), "naive": ([1], [50])}
+
+
 def test_link_prediction_has_a_star_where_validation_chooses_and_gains_by_seed(tmp_path: Path) -> None:
     for seed in range(2):
         for width, hidden, auc in ((4, 8, 0.8), (8, 16, 0.9), (7, 32, 0.65)):

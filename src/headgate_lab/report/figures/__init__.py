@@ -16,7 +16,8 @@ from headgate_lab.report.figures.likeness import likeness
 from headgate_lab.report.figures.link_prediction import link_prediction
 from headgate_lab.report.figures.losses import losses
 from headgate_lab.report.figures.sensitivity import sensitivity
-from headgate_lab.report.figures.tradeoff import cifar, pretrained, sweep, tinyimagenet
+from headgate_lab.report.figures.strengths import strengths
+from headgate_lab.report.figures.tradeoff import cifar, pretrained, tinyimagenet
 from headgate_lab.report.runs import Record, Runs, by_recipe
 
 # Each draws what the runs of an experiment, at least one, say.
@@ -32,7 +33,7 @@ FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
     "cka": likeness,
     "architecture": architecture,
     "tinyimagenet": tinyimagenet,
-    "sweep": sweep,
+    "sweep": strengths,
     "pretrained": pretrained,
 }
 

@@ -18,20 +18,19 @@ LABELS = {
     "params": "parameters",
     "pruned": "parameters pruned (%)",
     "pruned_channels": "channels pruned (%)",
-    "explained": "of the test images explained (%)",
 }
 # Panels in a row.
 COLUMNS = 4
 # A method looks the same in every panel, whichever others stand beside it.
-COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4", "naive": "C0"}
+COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4"}
 
 
 def tradeoff(
-    groups: Sequence[Runs], experiment: str, x: str, y: Sequence[str], panels: Sequence[str], series: Sequence[str]
+    groups: Sequence[Runs], experiment: str, x: str, y: str, panels: Sequence[str], series: Sequence[str]
 ) -> Figure:
     """A panel for each value of the fields `panels`, in it a line for each value of the fields `series`.
 
-    Of several `y` a panel shows the first that its runs have.
+    Sizes stand at equal factors from each other.
     """
     found = by_fields(groups, panels)
     columns = min(len(found), COLUMNS)
@@ -40,12 +39,13 @@ def tradeoff(
     drawn = False
     for number, (panel, alike) in enumerate(found.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
-        shown = next((measure for measure in y if any(group.final(measure) for group in alike)), y[0])
-        drawn |= draw(axes, alike, experiment, x, shown, dict(zip(panels, panel, strict=True)), series)
+        drawn |= draw(axes, alike, experiment, x, y, dict(zip(panels, panel, strict=True)), series)
         title = ", ".join(str(value) for value in panel if value is not None)
-        plain(axes, title=title, xlabel=LABELS.get(x, x), ylabel=LABELS.get(shown, shown))
+        plain(axes, title=title, xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+        if x == "params":
+            axes.set_xscale("log")
     if not drawn:
-        raise ReportError(f"the records of {experiment} lack {x} or {' or '.join(y)}")
+        raise ReportError(f"the records of {experiment} lack {x} or {y}")
     return figure
 
 
@@ -89,19 +89,11 @@ def name(series: Sequence[str], key: Sequence[Any]) -> str:
 
 
 cifar = partial(
-    tradeoff, experiment="cifar", x="params", y=("accuracy",), panels=("dataset",), series=("network", "method")
+    tradeoff, experiment="cifar", x="params", y="accuracy", panels=("dataset",), series=("network", "method")
 )
 tinyimagenet = partial(
-    tradeoff, experiment="tinyimagenet", x="pruned_channels", y=("accuracy",), panels=("dataset",), series=("method",)
-)
-sweep = partial(
-    tradeoff,
-    experiment="sweep",
-    x="strength",
-    y=("accuracy", "explained"),
-    panels=("network", "optimizer"),
-    series=("method",),
+    tradeoff, experiment="tinyimagenet", x="pruned_channels", y="accuracy", panels=("dataset",), series=("method",)
 )
 pretrained = partial(
-    tradeoff, experiment="pretrained", x="params", y=("accuracy",), panels=("network",), series=("method", "order")
+    tradeoff, experiment="pretrained", x="params", y="accuracy", panels=("network",), series=("method", "order")
 )
