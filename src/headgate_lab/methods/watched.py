@@ -23,7 +23,7 @@ class Watched(Dam):
 
 
 class Watcher:
-    """Looks at all gates after every step, without reading from the device."""
+    """Looks at all gates before every step, as part of it: on a GPU this is captured with it."""
 
     def __init__(self, model: nn.Module, method: Watched) -> None:
         self.model, self.method = model, method
@@ -31,15 +31,12 @@ class Watcher:
         self.jump = torch.zeros((), device=self.opened.device)
 
     def penalty(self) -> Tensor:
-        """The method's own."""
+        """The method's own, after a look at what the step before has done."""
+        self._look()
         return self.method.strength * hg.penalty(self.model)
 
-    @torch.no_grad()
     def step(self) -> bool:
-        """Compares with the step before."""
-        now = self._open()
-        torch.maximum(self.jump, (now - self.opened).abs().max(), out=self.jump)
-        self.opened.copy_(now)
+        """Nothing is left to do."""
         return False
 
     @property
@@ -49,6 +46,7 @@ class Watcher:
 
     def metrics(self) -> dict[str, float]:
         """The largest share so far."""
+        self._look()
         return {"jump": self.jump.item()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,6 +57,13 @@ class Watcher:
         """Goes on where `state_dict` was taken."""
         self.opened.copy_(state["opened"])
         self.jump.copy_(state["jump"])
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Compares with the look before."""
+        now = self._open()
+        torch.maximum(self.jump, (now - self.opened).abs().max(), out=self.jump)
+        self.opened.copy_(now)
 
     @torch.no_grad()
     def _open(self) -> Tensor:
