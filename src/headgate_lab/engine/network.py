@@ -13,12 +13,15 @@ from torch.optim import Optimizer
 
 import headgate as hg
 from headgate_lab.engine.images import Batches, Resident
+from headgate_lab.engine.stand_in import StandIn, stand_in
 from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
 
 EVALUATED_AT_ONCE = 2_000
 # How the names of the gates' tensors begin in a state dict.
 OF_GATES = "headgate_"
+# Where networks of odd widths have a stand-in.
+STAND_INS_ON = ("cuda",)
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,18 @@ class Network:
         self.model, self.method, self.batches, self.how, self.epochs = model, method, batches, how, epochs
         self.task = task
         self.device = batches.place.device
-        self.optimizer = _optimizer(how, method.groups(model), self.device)
+        self.stand_in = self._stand_in()
+        self.optimizer = _optimizer(how, method.groups(self.trained), self.device)
         self.companion = method.companion(model, epochs * batches.steps)
         self.at_rest: AtRest | None = None
         self.loss, self.share = torch.zeros((2,), device=self.device).unbind(0)
         self.noise = torch.Generator(self.device).manual_seed(seed + 1)
         self.done = 0
+
+    @property
+    def trained(self) -> nn.Module:
+        """What takes the steps: the model, or its stand-in. Between epochs the model has learned the same."""
+        return self.model if self.stand_in is None else self.stand_in.model
 
     def begin_epoch(self) -> bool:
         """Prepares the next epoch; whether the step has become another one, so that it must be captured anew."""
@@ -76,8 +85,8 @@ class Network:
         self.loss.zero_()
         self.share.zero_()
         _set_rate_(self.optimizer, self.how.lr * self.how.rate(self.done, self.epochs))
-        changed = self.method.on_epoch(self.model, self.done)
-        self.model.train()
+        changed = self.method.on_epoch(self.trained, self.done)
+        self.trained.train()
         self.done += 1
         return changed or shrinks
 
@@ -86,10 +95,10 @@ class Network:
         images, labels = self.batches.next()
         self.optimizer.zero_grad()
         with precision(self.device):
-            outputs = self.model(images)
+            outputs = self.trained(images)
         seen = (outputs.float(), images, labels)
         loss = self.task.loss(*seen).mean()
-        penalty = self.method.penalty(self.model) if self.companion is None else self.companion.penalty()
+        penalty = self.method.penalty(self.trained) if self.companion is None else self.companion.penalty()
         (loss if penalty is None else loss + penalty).backward()
         if self.how.gradient_noise:
             self._add_noise_()
@@ -104,6 +113,8 @@ class Network:
 
     def metrics(self) -> dict[str, float]:
         """What the epoch came to, and the fraction of gated units that stay; reads from the device."""
+        if self.stand_in is not None:
+            self.stand_in.take_()
         steps, seen = self.batches.steps, self.batches.steps * self.batches.size
         found = {"loss": self.loss.item() / steps, f"train_{self.task.measure}": 100 * self.share.item() / seen}
         kept = self.kept()
@@ -121,7 +132,9 @@ class Network:
         """Between epochs."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict()
+            if self.stand_in is None
+            else self.stand_in.small_state(self.optimizer),
             "batches": self.batches.state_dict(),
             "at_rest": None if self.at_rest is None else self.at_rest.gates,
             "companion": None if self.companion is None else self.companion.state_dict(),
@@ -135,7 +148,11 @@ class Network:
             self.model.load_state_dict(state["at_rest"], strict=False)
             self._go_on_small_()
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        optimizer = state["optimizer"]
+        if self.stand_in is not None:
+            self.stand_in.put_()
+            optimizer = self.stand_in.own_state(self.optimizer, optimizer)
+        self.optimizer.load_state_dict(optimizer)
         if self.companion is not None:
             self.companion.load_state_dict(state["companion"])
         self.batches.load_state_dict(state["batches"])
@@ -150,6 +167,16 @@ class Network:
         small = self.method.small(self.model, data.normalised(data.images[:2], torch.float32))
         hg.transfer_(self.optimizer, self.model, small)
         self.model, self.companion, self.at_rest = small, None, AtRest(gates, kept)
+        self.stand_in = self._stand_in()
+        if self.stand_in is not None:
+            self.stand_in.move_(self.optimizer)
+
+    def _stand_in(self) -> StandIn | None:
+        """For a network of odd widths, on a GPU; noise on gradients would not leave silent channels silent."""
+        if self.device.type not in STAND_INS_ON or self.how.gradient_noise:
+            return None
+        data, dtype = self.batches.data, next(self.model.parameters()).dtype
+        return stand_in(self.model, data.normalised(data.images[:2], dtype))
 
     @torch.no_grad()
     def _add_noise_(self) -> None:
