@@ -18,9 +18,9 @@ from headgate_lab.recipes.budget import LARGE
 from tests.lab.recipes.few_images import few_images
 
 
-def test_each_changes_one_thing() -> None:
+def test_each_changes_one_thing_but_the_best_together() -> None:
     found = budget.recipes()
-    assert len({recipe.setting for recipe in found}) == len(found) == 19
+    assert len({recipe.setting for recipe in found}) == len(found) == 21
     assert [recipe.setting.partition(", ")[2] for recipe in found if recipe.params == LARGE] == [
         "as by default",
         "weigh mean",
@@ -29,6 +29,7 @@ def test_each_changes_one_thing() -> None:
         "bake False",
         "reach 0.25",
         "reach 0.75",
+        "reach 0.25, branches False",
         "streams False",
     ]
 

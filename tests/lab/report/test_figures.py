@@ -189,6 +189,17 @@ def test_strengths_at_equal_distances_and_the_dead_crossed_out(tmp_path: Path) -
     assert lines(size) == {"ours": ([0, 2], [100, 25]), "naive": ([1], [50])}
 
 
+def test_changes_of_a_budget_stand_below_the_default(tmp_path: Path) -> None:
+    for bake, seed, accuracy in ((False, 0, 60.0), (True, 0, 62.0), (True, 1, 64.0)):
+        setting = f"net data 9,000 parameters, {'as by default' if bake else 'bake False'}"
+        config = {"network": "net", "dataset": "data", "params": 9_000, "bake": bake}
+        write(tmp_path, "budget", config, seed, {"accuracy": accuracy}, setting=setting)
+    (axes,) = drawn(tmp_path, "budget").axes
+    assert axes.get_title() == "net, data, 9,000 parameters"
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["as by default", "bake False"]
+    assert [bar.lines[0].get_xydata().tolist() for bar in axes.containers] == [[[63.0, 0.0]], [[60.0, 1.0]]]
+
+
 def test_link_prediction_has_a_star_where_validation_chooses_and_gains_by_seed(tmp_path: Path) -> None:
     for seed in range(2):
         for width, hidden, auc in ((4, 8, 0.8), (8, 16, 0.9), (7, 32, 0.65)):

@@ -15,6 +15,7 @@ from headgate_lab.report.figures.lenet import lenet
 from headgate_lab.report.figures.likeness import likeness
 from headgate_lab.report.figures.link_prediction import link_prediction
 from headgate_lab.report.figures.losses import losses
+from headgate_lab.report.figures.parts import parts
 from headgate_lab.report.figures.sensitivity import sensitivity
 from headgate_lab.report.figures.strengths import strengths
 from headgate_lab.report.figures.tradeoff import cifar, pretrained, tinyimagenet
@@ -35,6 +36,7 @@ FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
     "tinyimagenet": tinyimagenet,
     "sweep": strengths,
     "pretrained": pretrained,
+    "budget": parts,
 }
 
 
