@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
+from torch.nn.utils import skip_init
 from torch.optim import Optimizer
 
 MULTIPLE = 8
@@ -130,17 +131,17 @@ Filled: TypeAlias = tuple[nn.Module, dict[str, Index]]
 
 
 def _filled(layer: nn.Module, *, reads_images: bool, is_last: bool) -> Filled | None:
-    """The layer with its widths rounded up, and where its tensors lie in those of the new one."""
+    """The layer with its widths rounded up, nothing in it yet, and where its tensors lie in those of the new one."""
     if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.bias is None:
         return _filled_convolution(layer, reads_images)
     if type(layer) is nn.BatchNorm2d and layer.affine and layer.track_running_stats:
-        new: nn.Module = nn.BatchNorm2d(_up(layer.num_features), layer.eps, layer.momentum)
+        new = skip_init(nn.BatchNorm2d, _up(layer.num_features), layer.eps, layer.momentum)
         part = (slice(layer.num_features),)
         names = ("weight", "bias", "running_mean", "running_var")
         return new, {**dict.fromkeys(names, part), "num_batches_tracked": ()}
     if type(layer) is nn.Linear:
         inputs, outputs = layer.in_features, layer.out_features
-        new = nn.Linear(_up(inputs), outputs if is_last else _up(outputs), bias=layer.bias is not None)
+        new = skip_init(nn.Linear, _up(inputs), outputs if is_last else _up(outputs), bias=layer.bias is not None)
         bias: dict[str, Index] = {} if layer.bias is None else {"bias": (slice(outputs),)}
         return new, {"weight": (slice(outputs), slice(inputs)), **bias}
     return None
@@ -153,15 +154,8 @@ def _filled_convolution(layer: nn.Conv2d, reads_images: bool) -> Filled | None:
     inputs = layer.in_channels if reads_images else _up(layer.in_channels)
     outputs = _up(int(layer.width) if writes_back else layer.out_channels)  # type: ignore[arg-type]
     kind = RowsConv2d if writes_back else nn.Conv2d
-    new = kind(
-        inputs,
-        outputs,
-        layer.kernel_size,  # type: ignore[arg-type]
-        layer.stride,  # type: ignore[arg-type]
-        layer.padding,  # type: ignore[arg-type]
-        layer.dilation,  # type: ignore[arg-type]
-        bias=False,
-    )
+    how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    new = skip_init(kind, inputs, outputs, *how, bias=False)
     row: slice | Tensor = slice(layer.out_channels)
     if writes_back:
         row = layer.places  # type: ignore[assignment]

@@ -59,8 +59,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 def test_it_computes_the_same_in_widths_that_suit(name: str):
     torch.manual_seed(0)
     small = NETWORKS[name]()
+    drawn = torch.get_rng_state()
     found = stand_in(small, EXAMPLE)
-    assert found is not None
+    assert found is not None and torch.equal(torch.get_rng_state(), drawn)
     assert torch.allclose(found.model.eval()(EXAMPLE), small.eval()(EXAMPLE), atol=1e-5)
     for layer in found.model.modules():
         if isinstance(layer, nn.Conv2d):
