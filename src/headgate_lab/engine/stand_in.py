@@ -110,6 +110,9 @@ def stand_in(small: nn.Module, example: Tensor) -> StandIn | None:
     wide = copy.deepcopy(small)
     for path, new in layers.items():
         _replace_(wide, path, new)
+    for layer in wide.modules():
+        if isinstance(zeros := getattr(layer, "zeros", None), Tensor):  # what is left of a branch that fell silent
+            layer.zeros = zeros.new_zeros(_up(len(zeros)))
     old, new_ones = _tensors(small), _tensors(wide)
     if all(old[name].shape == new_ones[name].shape for name in places):
         return None

@@ -47,9 +47,17 @@ def partly_closed(model: nn.Module) -> nn.Module:
     return hg.compact(model, EXAMPLE)
 
 
+def without_a_branch(model: nn.Module) -> nn.Module:
+    """The branch of a block whose shortcut is a projection is left as zeros."""
+    plan = hg.find_groups(model, EXAMPLE)
+    branch = next(one for one in plan.branches if one.name.startswith("stage2.0"))
+    return hg.shrink(model, plan, {branch.name: torch.zeros(branch.size, dtype=torch.bool)})
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "preresnet": lambda: PreResNet(11, width=0.45),
     "a preresnet cut at random": lambda: partly_closed(PreResNet(20)),
+    "a preresnet without a branch": lambda: without_a_branch(PreResNet(20, width=0.7)),
     "vgg": lambda: VGG(widths=(16, 0, 24), width=0.7),
     "resnet": lambda: resnet_cifar(8, width=0.6),
 }

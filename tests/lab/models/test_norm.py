@@ -117,6 +117,12 @@ def test_what_the_kernels_do_not_know_takes_the_plain_way(given: dict[str, Any],
     assert not kernels
 
 
+def test_any_layer_may_have_come_in_its_place(kernels: list[Tensor]):
+    x = torch.randn(2, 5, 4, 4)
+    assert torch.equal(norm_relu(nn.Identity(), x), x.relu())
+    assert not kernels
+
+
 def test_without_a_gpu_nothing_is_fast():
     x = torch.randn(2, 5, 4, 4).to(torch.bfloat16, memory_format=torch.channels_last)
     assert not norm.is_fast_for(x)
