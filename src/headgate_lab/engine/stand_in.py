@@ -24,8 +24,9 @@ from torch.optim import Optimizer
 MULTIPLE = 8
 # Where an axis of the small network's tensor lies in that of the stand-in.
 Index: TypeAlias = tuple[slice | Tensor, ...]
-# How closely both must agree before any training, relative to the largest output.
-TOLERANCE = 1e-4
+# How closely both must agree before any training, relative to the largest output. A GPU rounds to 10 bits in some
+# kernels, and takes others for other widths; where widths do not fit each other, far more is wrong.
+TOLERANCE = 1e-2
 
 
 class StandIn:
