@@ -4,7 +4,7 @@ Weights of many shapes, layouts and masks, gradients in three dtypes: values, gr
 the masks are compared with float64, beside the plain way in the same dtypes. Then a gated network is trained a few
 steps both ways, plainly and replayed from a CUDA graph. Writes a record to results/checks/.
 
-    PYTHONPATH=src python benchmarks/fused_masks.py
+    PYTHONPATH=src python -m benchmarks.fused_masks
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import headgate as hg
+from benchmarks.timing import make_folder_of
 from headgate import fused, product
-from headgate_lab.files import why_not_writable
 from headgate_lab.records import write_record
 
 RECORD = Path(__file__).parents[1] / "results" / "checks" / "fused_masks.json"
@@ -133,9 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("needs a GPU")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    if obstacle := why_not_writable(given.out):
-        parser.error(f"--out {given.out}: {obstacle}")
+    make_folder_of(given.out, parser)
     start = time.perf_counter()
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False

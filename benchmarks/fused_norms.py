@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.epoch import MODELS, fresh, random_images
-from benchmarks.timing import in_turns
+from benchmarks.fused_masks import difference
+from benchmarks.timing import in_turns, make_folder_of
 from headgate_lab.engine.captured import captured_where_possible
-from headgate_lab.files import why_not_writable
 from headgate_lab.methods.dam import Dam
 from headgate_lab.models import norm
 from headgate_lab.models.norm import norm_relu
@@ -53,11 +53,6 @@ def as_torch_does() -> Iterator[None]:
         yield
     finally:
         norm.is_fast_for = before
-
-
-def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest entry."""
-    return float((found.double() - expected).abs().max() / expected.abs().max())
 
 
 def passes(layer: nn.BatchNorm2d, x: Tensor, slopes: Tensor) -> dict[str, Tensor]:
@@ -125,9 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("needs a GPU")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    if obstacle := why_not_writable(given.out):
-        parser.error(f"--out {given.out}: {obstacle}")
+    make_folder_of(given.out, parser)
     start = time.perf_counter()
     torch.manual_seed(0)
     cases = [compare(shape) for shape in SHAPES]

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks.epoch import fresh, random_images
-from benchmarks.timing import in_turns
+from benchmarks.timing import in_turns, make_folder_of
 from headgate_lab.engine import network
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.side_by_side import SideBySide
@@ -76,13 +76,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commit", default=None)
     parser.add_argument("--out", type=Path, default=RECORD)
     args = parser.parse_args(arguments)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: there is none")
+    make_folder_of(args.out, parser)
     start = time.perf_counter()
     cases = [compare(*case, args) for case in CASES]
     told = []
     for case in cases:
         faster = case["epoch_s_each"]["plain"] / case["epoch_s_each"]["stand-ins"]
-        told.append(f"{faster:.2f} times ({case['together']} {case['model']} of {case['params']:,} parameters)")
-    headline = "networks of odd widths are trained faster as their stand-ins: " + ", ".join(told)
+        told.append(f"{faster:.2f} ({case['together']} {case['model']} of {case['params']:,} parameters)")
+    headline = "as their stand-ins, networks of odd widths are trained this many times as fast: " + ", ".join(told)
     write_record(
         args.out,
         recipe="stand_ins",

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from headgate_lab.files import why_not_writable
+
 Work = Callable[[], Any]
 Clock = Callable[[], float]
 
@@ -52,6 +54,16 @@ def median_ms(times: list[float]) -> float:
 def ratios(over: list[float], under: list[float]) -> list[float]:
     """Round by round, one contestant over another."""
     return [round(left / right, 4) for left, right in zip(over, under, strict=True)]
+
+
+def make_folder_of(out: Path, parser: argparse.ArgumentParser) -> None:
+    """For a record that is to be written there; ends the program now if it could not be."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {out}: {error.strerror}")
+    if obstacle := why_not_writable(out):
+        parser.error(f"--out {out}: {obstacle}")
 
 
 def options(description: str | None, **defaults: Any) -> argparse.ArgumentParser:

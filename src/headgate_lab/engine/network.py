@@ -20,8 +20,8 @@ from headgate_lab.methods.contract import Method
 EVALUATED_AT_ONCE = 2_000
 # How the names of the gates' tensors begin in a state dict.
 OF_GATES = "headgate_"
-# Where networks of odd widths have a stand-in.
-STAND_INS_ON = ("cuda",)
+# Where networks of odd widths have a stand-in. Nowhere, until `benchmarks/stand_ins.py` shows on a GPU that it pays.
+STAND_INS_ON: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Network:
             self.stand_in.move_(self.optimizer)
 
     def _stand_in(self) -> StandIn | None:
-        """For a network of odd widths, on a GPU; noise on gradients would not leave silent channels silent."""
+        """For a network of odd widths; noise on gradients would not leave silent channels silent."""
         if self.device.type not in STAND_INS_ON or self.how.gradient_noise:
             return None
         data, dtype = self.batches.data, next(self.model.parameters()).dtype

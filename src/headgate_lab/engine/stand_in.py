@@ -1,8 +1,8 @@
 """A network of odd widths, trained as one whose widths suit a GPU: silent channels fill them up.
 
-Tensor cores take channels by eights. For convolutions of other widths cuDNN copies images to padded ones or takes slow
-kernels: a PreResNet of a fifth of the parameters was no faster than the whole one. The stand-in has the widths rounded
-up, and where a layer writes into some places of a stream it writes into all, zeros where it did not.
+Tensor cores take channels by eights; for convolutions of other widths cuDNN copies images to padded ones or takes other
+kernels. The stand-in has the widths rounded up, and where a layer writes into some places of a stream it writes into
+all, zeros where it did not.
 
 It is the same training. All that belongs to a silent channel is zero: the weights that write it, scale and shift of its
 norms, the weights that read it. So it is zero itself, no gradient reaches what reads it, and none comes back through a
