@@ -88,7 +88,9 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
 def _jobs(experiment: Experiment, seeds: int, only: str) -> list[Job]:
     from headgate_lab.engine.job import Job
 
-    recipes = [recipe for recipe in experiment.recipes() if only in recipe.setting]
+    fitting = [recipe for recipe in experiment.recipes() if only in recipe.setting]
+    # A setting that is named in full is meant alone, also where others contain its name.
+    recipes = [recipe for recipe in fitting if recipe.setting == only] or fitting
     # One seed of everything first: a table with holes says less than one with fewer seeds.
     return [Job(recipe, seed) for seed in range(seeds) for recipe in recipes]
 

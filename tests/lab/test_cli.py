@@ -50,6 +50,17 @@ def test_an_experiment_is_run_once_and_listed(
     assert "4/4" in printed and "dimension" in printed
 
 
+def test_a_setting_named_in_full_is_run_alone(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = Experiment("line", "a line", "nowhere", 1, lambda: [StraightLine(2.0), StraightLine(2.5)])
+    monkeypatch.setitem(EXPERIMENTS, "line", twice)
+    assert main([*line, "--only", "slope 2"]) == 0
+    assert [record["setting"] for record in read_runs(tmp_path / "out", "line")] == ["slope 2"]
+    assert main([*line, "--only", "slope 2."]) == 0
+    assert len(read_runs(tmp_path / "out", "line")) == 2
+
+
 def test_a_run_needs_no_rich(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
