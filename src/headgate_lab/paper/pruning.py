@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from headgate_lab.paper.number import Number
 from headgate_lab.paper.preresnet164 import SHOWN
 
 _PLACES = {"cifar10": "Fig. 6 (a)", "cifar100": "Fig. 6 (b)"}
+_KNOBS = {"paper": "strength", "slimming": "ratio", "chipnet": "ratio"}
 
 
 def _curves() -> Iterator[Number]:
-    """Points without numbers. Beside where they lead, what three of the settings take: Fig. 6 (c), bars without numbers.
+    """Points without numbers and, of three settings, bars without numbers: the time of each stage, Fig. 6 (c).
 
-    Appendix D names ratios of 0.4 for those; DAM's strength is not told.
+    Appendix D names ratios of 0.4 for these; DAM's strength is not told.
     """
-    for setting in SHOWN["curves"]:
-        if setting["method"] not in ("paper", "slimming", "chipnet"):
-            continue
-        for metric in ("accuracy", "pruned"):
-            yield Number(metric, setting, _PLACES[setting["dataset"]])
-        if setting in SHOWN["stability"]:
-            for stage in ("training", "pruning", "finetuning"):
-                yield Number(f"minutes_{stage}", setting, "Fig. 6 (c)")
+    for (dataset, place), (method, knob) in product(_PLACES.items(), _KNOBS.items()):
+        alike = [one for one in SHOWN["curves"] if (one["dataset"], one["method"]) == (dataset, method)]
+        for setting in sorted(alike, key=lambda one: float(one[knob])):
+            for metric in ("accuracy", "pruned"):
+                yield Number(metric, setting, place)
+            if setting in SHOWN["stability"]:
+                for stage in ("training", "pruning", "finetuning"):
+                    yield Number(f"minutes_{stage}", setting, "Fig. 6 (c)")
 
 
 CURVES = tuple(_curves())

@@ -22,8 +22,8 @@ HEAD = """# Results
 
 Made by `make results` from the records under `results/`; do not edit. Each table sets what the paper prints (DAM,
 NeurIPS 2021) beside our runs: the mean over seeds ± the sample's standard deviation, – where nothing was measured or
-nothing is printed. Below the paper's lines stand our own variants and controls. `headgate table ID --json` gives the
-same numbers to programs.
+nothing is printed. Below the paper's lines stand our own variants and controls. curves, stability, permutation, cka
+and architecture share their runs. `headgate table ID --json` gives the same numbers to programs.
 """
 
 Records = Mapping[str, Sequence[Record]]
