@@ -74,12 +74,13 @@ def _check(parser: ArgumentParser, experiment: str) -> None:
 
 
 def _records(out: Path, experiment: str) -> list[Record]:
-    from headgate_lab.engine.record import RecordError, read_runs
+    from headgate_lab.engine.record import RecordError
+    from headgate_lab.report.runs import records_of
 
     if out.exists() and not out.is_dir():
         raise CommandError(f"--out {out} is not a folder")
     try:
-        return list(read_runs(out, experiment))
+        return records_of(out, experiment)
     except RecordError as error:
         raise CommandError(str(error)) from error
 
