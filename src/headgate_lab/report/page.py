@@ -13,10 +13,11 @@ from pathlib import Path
 from headgate_lab.engine.record import RecordError
 from headgate_lab.files import write_whole
 from headgate_lab.paper import PAPER
+from headgate_lab.report.by_size import BY_SIZE, by_size
 from headgate_lab.report.figures import FIGURES, picture
 from headgate_lab.report.rows import Row, rows
 from headgate_lab.report.runs import Record, ReportError, provenance, records_of
-from headgate_lab.report.table import markdown
+from headgate_lab.report.table import markdown, sheet
 
 HEAD = """# Results
 
@@ -60,7 +61,10 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
     if lacking := sum(row.n == 0 for row in table):
         whose = f"{part.printed_by}'" if part.printed_by.endswith("s") else f"{part.printed_by}'s"
         lines += [f"Missing: {lacking} of the {whose} {len(_of_the_paper(table))} rows have no run yet.", ""]
-    lines.append(markdown(table))
+    if experiment in BY_SIZE:
+        lines += ["Test accuracy (%) of networks of the same size:", "", markdown(by_size(experiment, records)), ""]
+        lines += ["All numbers:", ""]
+    lines.append(markdown(sheet(table)))
     if experiment in FIGURES:
         lines += ["", f"![{part.title}](figures/{experiment}.png)"]
     return lines
