@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headgate.bank import OFFSETS
 from headgate.errors import GateError, OptimizerError
 from headgate.gated import gates, refuse_gated_parts, unwrap
 from headgate.surgery.apply import sliced
-from headgate.surgery.recipe import RECIPE, Ranges, Recipe, indices_of, recipe_on
+from headgate.surgery.heirs import Heir, Indices, heirs_of
 
 # Their state, or what they do to a matrix, is not element by element.
 _NOT_BY_ELEMENT = frozenset({"Adafactor", "LBFGS", "Muon", "SOAP", "Shampoo"})
 
-Indices = Mapping[int, Tensor]
+# What an optimizer that was given named parameters lists beside them.
+_LABELS = "param_names"
 
 
 @torch.no_grad()
@@ -27,9 +27,11 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
     """Lets the optimizer of a gated model go on with the compacted one, as if nothing had happened.
 
     Groups, rates and step counts stay, and so do schedulers, which know the optimizer by its groups. Momenta and
-    moments are cut as the weights were; what belonged to removed parameters is dropped. The offsets' group stays in its
-    place, but empty. Masks must have moved into the weights before (`bake_`; a `Budget` does it when it is met): else
-    the weights of the small model are other numbers than those the optimizer has been moving.
+    moments are cut as the weights were; what belonged to removed parameters is dropped. Each group lists its parameters
+    as `small.parameters()` does, so that an optimizer made over these can load its state. The offsets' group stays in
+    its place, but empty. Masks must have moved into the weights before (`bake_`; a `Budget` does it when it is met):
+    else the weights of the small model are other numbers than those the optimizer has been moving. For the same reason,
+    compact right before: numbers are not compared, so a small model from before further steps is not noticed.
 
     Example:
         >>> import headgate
@@ -46,7 +48,8 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         (torch.Size([7, 4]), [])
 
     Raises:
-        GateError: a gate that is not baked, or a model that is not what `small` was compacted from.
+        GateError: a gate that is not baked, or a small model that cannot be of this one: one without the recipe that
+            `compact` and `shrink` leave, with other parameters, or that kept other units than the gates leave.
         OptimizerError: an optimizer whose state is not element by element, by name; or one that holds no parameter of
             the model. It is as it was.
     """
@@ -61,23 +64,20 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         raise OptimizerError(
             f"transfer_: the state of {type(optimizer).__name__} is not element by element; make a new optimizer"
         )
-    names, parameters, kept = _names(root), dict(cut.named_parameters()), _kept(root, cut)
-    state: defaultdict[Any, Any] = defaultdict(dict)
-    groups: list[list[Any]] = []
-    for group in optimizer.param_groups:
-        held = []
-        for old in group["params"]:
-            new = _successor(old, names, parameters)
-            if new is not None:
-                held.append(new)
-                if old in optimizer.state:
-                    indices = {} if new is old else kept.get(names[id(old)], {})
-                    state[new] = {key: _cut(value, old, indices) for key, value in optimizer.state[old].items()}
-        groups.append(held)
-    if not any(id(old) in names for group in optimizer.param_groups for old in group["params"]):
+    heirs = heirs_of(root, cut, "transfer_")
+    if not any(id(old) in heirs for group in optimizer.param_groups for old in group["params"]):
         raise OptimizerError(f"transfer_: this {type(optimizer).__name__} holds no parameter of {type(root).__name__}")
-    for group, held in zip(optimizer.param_groups, groups, strict=True):
-        group["params"] = held
+    state: defaultdict[Any, Any] = defaultdict(dict)
+    for old, values in optimizer.state.items():
+        if id(old) not in heirs:
+            state[old] = values
+        elif (heir := heirs[id(old)]) is not None:
+            state[heir.parameter] = {key: _cut(value, old, heir.kept) for key, value in values.items()}
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+    places = {id(parameter): place for place, parameter in enumerate(cut.parameters())}
+    changed = [_inherited(group, heirs, names, places) for group in optimizer.param_groups]
+    for group, lists in zip(optimizer.param_groups, changed, strict=True):
+        group.update(lists)
     optimizer.state = state
 
 
@@ -90,41 +90,23 @@ def _check_baked(root: nn.Module) -> None:
         )
 
 
-def _names(root: nn.Module) -> dict[int, str]:
-    """The name that each parameter has without gates, by its id; tied ones have their first."""
-    found: dict[int, str] = {}
-    for name, parameter in root.named_parameters(remove_duplicate=False):
-        path, marked, leaf = name.rpartition("parametrizations.")
-        plain = f"{path}{leaf.removesuffix('.original')}" if marked else name
-        found.setdefault(id(parameter), plain)
-    return found
+def _inherited(
+    group: Mapping[str, Any], heirs: Mapping[int, Heir | None], names: Mapping[int, str], places: Mapping[int, int]
+) -> dict[str, list[Any]]:
+    """What a group lists from now on: heirs as the small model lists them, whatever is not the model's where it was.
 
-
-def _kept(root: nn.Module, small: nn.Module) -> dict[str, dict[int, Tensor]]:
-    """By parameter and axis, which indices of the gated model's own tensors the small one has."""
-    recipe = recipe_on(small)
-    if recipe is None:
-        raise GateError(f"transfer_: {type(small).__name__} was not made by compact")
-    # A model that was compacted before it was gated carries what that left: what counts is what was cut since.
-    earlier = getattr(root, RECIPE, None)
-    cuts = earlier.cuts if isinstance(earlier, Recipe) else ()
-    before: dict[tuple[str, int], Ranges] = {(one.name, one.axis): one.kept for one in cuts}
-    kept: dict[str, dict[int, Tensor]] = {}
-    for one in recipe.cuts:
-        indices = indices_of(one.kept)
-        first = before.get((one.name, one.axis))
-        if first is not None:
-            indices = torch.searchsorted(indices_of(first), indices)
-        kept.setdefault(one.name, {})[one.axis] = indices
-    return kept
-
-
-def _successor(old: Tensor, names: Mapping[int, str], parameters: Mapping[str, nn.Parameter]) -> Any:
-    """The small model's parameter, the very same one if it is not the model's, or None if it is gone."""
-    name = names.get(id(old))
-    if name is None:
-        return old
-    return None if name.rpartition(".")[2] == OFFSETS else parameters.get(name)
+    Where the optimizer knows parameters by name too, those of the model lose what gates had added to them.
+    """
+    held = []
+    for old, label in zip(group["params"], group.get(_LABELS) or [""] * len(group["params"]), strict=True):
+        heir = heirs.get(id(old), Heir("", old, {}))
+        if heir is not None:
+            known = heir.name and label.endswith(names[id(old)])
+            held.append((heir.parameter, label.removesuffix(names[id(old)]) + heir.name if known else label))
+    ours = iter(sorted((one for one in held if id(one[0]) in places), key=lambda one: places[id(one[0])]))
+    held = [next(ours) if id(one[0]) in places else one for one in held]
+    lists: dict[str, list[Any]] = {"params": [parameter for parameter, _ in held]}
+    return {**lists, _LABELS: [label for _, label in held]} if _LABELS in group else lists
 
 
 def _cut(value: Any, like: Tensor, indices: Indices) -> Any:
