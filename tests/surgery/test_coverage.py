@@ -86,6 +86,19 @@ def check_exact(toy: Toy, model: nn.Module) -> None:
     for example in (toy.example, *toy.others):
         assert error(outputs(model, in_double(example)), outputs(small, in_double(example))) < LIMIT
     sum(out.sum() for out in trained(small.train(), toy)).backward()
+    check_state_follows(model, small)
+
+
+def check_state_follows(model: nn.Module, small: nn.Module) -> None:
+    """Momenta that are the weights themselves, cut by `transfer_`, are the small model's weights, in its order."""
+    hg.bake_(model)
+    optimizer = torch.optim.SGD(hg.param_groups(model), momentum=0.9)
+    for parameter in optimizer.param_groups[0]["params"]:
+        optimizer.state[parameter]["momentum_buffer"] = parameter.detach().clone()
+    hg.transfer_(optimizer, model, small)
+    assert list(map(id, optimizer.param_groups[0]["params"])) == list(map(id, small.parameters()))
+    for parameter in small.parameters():
+        torch.testing.assert_close(optimizer.state[parameter]["momentum_buffer"], parameter.detach())
 
 
 def trained(model: nn.Module, toy: Toy) -> list[torch.Tensor]:
