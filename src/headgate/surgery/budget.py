@@ -56,7 +56,8 @@ class Budget:
         example: what to count multiply-accumulates or to measure time on; by default the example the gates were
             inserted with.
         params: the parameters wanted: a fraction up to 1, or a number.
-        macs: the multiply-accumulates wanted, likewise. Give exactly one of the four.
+        macs: the multiply-accumulates wanted, likewise; not for networks with attention or another matrix product of
+            activations, whose cost the parameters do not tell. Give exactly one of the four.
         channels: the gated units wanted, likewise.
         latency_ms: the milliseconds wanted for a forward pass of the example, in evaluation mode, on `device`. Networks
             of eight widths are cut and timed at the start, for some seconds (the logger "headgate" tells), and a few
@@ -88,7 +89,7 @@ class Budget:
     Raises:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
-        GateError: no inserted gates, or gates placed by hand besides; later, when it is used though its gates were
+        GateError: no inserted gates, or gates placed by hand besides; `macs` that cannot be told; later, when it is used though its gates were
             removed or are steered by a budget that was made since.
     """
 
