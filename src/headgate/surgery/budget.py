@@ -89,8 +89,8 @@ class Budget:
     Raises:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
-        GateError: no inserted gates, or gates placed by hand besides; `macs` that cannot be told; later, when it is used though its gates were
-            removed or are steered by a budget that was made since.
+        GateError: no inserted gates, or gates placed by hand besides; `macs` that cannot be told; later, when it is used
+            though its gates were removed or are steered by a budget that was made since.
     """
 
     def __init__(
