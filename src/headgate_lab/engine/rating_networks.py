@@ -17,7 +17,8 @@ from torch.func import functional_call, stack_module_state
 from torch.utils._pytree import tree_map_only
 
 import headgate as hg
-from headgate_lab.data.subgraph_batch import Batch, Batches
+from headgate_lab.data.batch_index import Batch
+from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import Subgraphs
 from headgate_lab.engine.stacked import forbid_tf32
 from headgate_lab.models.igmc import Head, Igmc, targets

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headgate_lab.data.subgraph_batch import Batch
+from headgate_lab.data.batch_index import Batch
 
 # So many times more relations than bases count as few.
 FEW = 2
