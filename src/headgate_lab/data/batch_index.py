@@ -11,8 +11,7 @@ from torch import Tensor
 from headgate_lab.data.subgraphs import Subgraphs
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """What edge dropout leaves, for `copies` networks. The two directions of an edge are drawn apart.
 
     Attributes:
@@ -28,7 +27,7 @@ class Kept:
 
     def of(self, copy: int) -> Kept:
         """That of one network alone."""
-        return Kept(*(part[copy : copy + 1] for part in (self.spokes, self.chords, self.bundles)))
+        return Kept(*(part[copy : copy + 1] for part in self))
 
 
 @dataclass(frozen=True)

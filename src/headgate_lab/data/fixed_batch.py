@@ -54,7 +54,7 @@ def needed(subgraphs: Subgraphs, pairs: Tensor) -> Tensor:
 
 def with_one_dropped(kept: Kept) -> Kept:
     """Behind each list of edges one more, which is dropped."""
-    return Kept(*(_one_more(part) for part in (kept.spokes, kept.chords, kept.bundles)))
+    return Kept(*(_one_more(part) for part in kept))
 
 
 class FixedBatches:
