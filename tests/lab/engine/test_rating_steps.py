@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import headgate as hg
 from headgate_lab.data.batch_index import Kept
-from headgate_lab.data.fixed_batch import Room, needed
+from headgate_lab.data.fixed_batch import Room
 from headgate_lab.data.subgraphs import enclosing
+from headgate_lab.engine import rating_networks
 from headgate_lab.engine.fitting import OFFSET, Fitting
 from headgate_lab.engine.rating_networks import RatingNetworks
 from headgate_lab.engine.rating_steps import FixedRatingSteps
@@ -35,7 +35,9 @@ METHODS = {
 }
 
 
-def training(method: str, seeds: int = 2, relations: int = 4, *, fixed: bool, double: bool = True) -> RatingNetworks:
+def training(
+    method: str, seeds: int = 2, relations: int = 4, *, fixed: bool, double: bool = True, device: torch.device = CPU
+) -> RatingNetworks:
     graph = random_ratings(14, 12, relations, share=0.35)
     subgraphs = enclosing(graph, graph.users, graph.items)
     gate, fitting = METHODS[method]
@@ -46,7 +48,7 @@ def training(method: str, seeds: int = 2, relations: int = 4, *, fixed: bool, do
     if double:
         networks = [network.double() for network in networks]
     ratings = 1.0 + graph.relations.to(torch.float64 if double else torch.float32)
-    return RatingNetworks(networks, subgraphs, ratings, fitting, list(range(seeds)), CPU, fixed=fixed)
+    return RatingNetworks(networks, subgraphs, ratings, fitting, list(range(seeds)), device, fixed=fixed)
 
 
 def same(one: RatingNetworks, other: RatingNetworks, tolerance: float = 1e-9) -> None:
@@ -124,34 +126,82 @@ def test_a_checkpoint_of_another_device() -> None:
         group |= {"lr": torch.tensor(5.0), "capturable": True}
     one.epoch()
     for going_on in (other, plain):
-        going_on.load_state_dict(state)
+        going_on.load_state_dict(copy.deepcopy(state))
         going_on.epoch()
         same(going_on, one)
         assert not any(group["capturable"] for group in going_on.optimizer.param_groups)
 
 
 class NothingIsRead(TorchDispatchMode):
-    """Refuses what cannot be captured: sizes or values that only the device knows."""
+    """Refuses what a capture does: sizes and values that only the device knows, and tensors that are elsewhere."""
 
-    refused = ("_local_scalar_dense", "nonzero", "masked_select", "item", "unique", "equal", "is_nonzero")
+    refused = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "repeat_interleave",
+        "unique_dim",
+        "_unique2",
+        "equal",
+    )
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = operation.overloadpacket.__name__
-        indices = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)][1:]
-        by_mask = name.startswith("index") and any(each.dtype == torch.bool for each in indices)
-        by_lengths = name == "repeat_interleave"
-        if name in self.refused or by_lengths or (by_mask and not name.startswith("index_select")):
-            raise AssertionError(f"{operation} waits for the device")
-        return operation(*args, **(kwargs or {}))
+        found = operation(*args, **(kwargs or {})) if name not in self.refused else None
+        met = [each for each in tree_leaves((args, kwargs, found)) if isinstance(each, Tensor)]
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            each is not None and each.dtype == torch.bool for each in args[1]
+        )
+        if name in self.refused or by_mask or any(each.device != self.device for each in met):
+            raise AssertionError(f"{operation} cannot be captured")
+        return found
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_step_asks_the_host_for_nothing(method: str) -> None:
-    fixed = training(method, fixed=True)
-    fixed.epoch()
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_step_asks_the_host_for_nothing(method: str, seeds: int) -> None:
+    fixed = training(method, seeds, fixed=True)
     fixed.steps.begin_(*fixed.drawn())
-    with NothingIsRead():
+    with NothingIsRead(CPU):
         for number in range(len(fixed.ratings) // 7):
             fixed.steps.take_(number)
-        with pytest.raises(AssertionError, match="waits for the device"):
+        # The last step is smaller, and is not captured.
+        with pytest.raises(AssertionError, match="cannot be captured"):
             fixed.steps.take_(len(fixed.ratings) // 7)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_nothing_in_a_step_comes_from_the_host(method: str, seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device where there are no values: whatever reads one, or meets a tensor of the host, fails."""
+    # Adam has no step there.
+    monkeypatch.setattr(rating_networks, "adam", lambda parameters, *_: torch.optim.SGD(parameters.values(), lr=0.1))
+    order, kept, noise = training(method, seeds, fixed=True).drawn()
+    there = torch.device("meta")
+    fixed = training(method, seeds, fixed=True, device=there)
+    fixed.steps.begin_(order, Kept(*(part.to(there) for part in kept)), None if noise is None else noise.to(there))
+    with NothingIsRead(there):
+        for number in range(len(fixed.ratings) // 7):
+            fixed.steps.take_(number)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_steps_learn_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers differ between devices, so both are given those of the CPU."""
+    there = torch.device("cuda")
+    plain, fixed = training(method, fixed=False), training(method, fixed=True, device=there)
+    for _ in range(3):
+        order, kept, noise = plain.drawn()
+        told = order, Kept(*(part.to(there) for part in kept)), None if noise is None else noise.to(there)
+        monkeypatch.setattr(fixed, "drawn", lambda told=told: told)
+        assert fixed.epoch() == pytest.approx(plain.epoch(), rel=1e-6)
+    for name, value in fixed.parameters.items():
+        torch.testing.assert_close(value.cpu(), plain.parameters[name], rtol=1e-6, atol=1e-6, msg=name)
+    plain.load_state_dict(fixed.state_dict())
+    fixed.load_state_dict(plain.state_dict())
+    fixed.epoch()
