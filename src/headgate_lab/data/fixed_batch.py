@@ -10,7 +10,7 @@ that no rating depends on its state and its gradient is zero.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ SPARE = 64
 # What a subgraph consists of, as columns of `Subgraphs`: how many there are, where they begin, and the entries.
 COUNTS = "crossing", "bundles", "chords"
 FIRSTS = "first_crossing", "first_bundle", "first_chord"
-ENTRIES = "spokes", "bundle_spokes", "bundle_sizes", "chord_users", "chord_items", "chord_relations"
+ENTRIES = "spokes", "bundle_spokes", "chord_users", "chord_items", "chord_relations"
 
 
 class Room(NamedTuple):
@@ -71,7 +71,9 @@ class FixedBatches:
         around_targets = room.crossing + room.bundles
         nodes = around_targets + SPARE + 2
         self.shape = Shape(copies, pairs, room.crossing, nodes, subgraphs.relation_count)
-        self.there = dataclasses.replace(subgraphs, **{name: _one_more(getattr(subgraphs, name)) for name in ENTRIES})
+        # As the numbers that the device computes with: small ones would be converted in every step.
+        entries: dict[str, Any] = {name: _one_more(getattr(subgraphs, name).long()) for name in ENTRIES}
+        self.there = dataclasses.replace(subgraphs, **entries)
         self.of_pairs = torch.stack([getattr(subgraphs, name) for name in COUNTS + FIRSTS])
         self.rooms = room.all_crossing, room.all_bundles, room.all_chords
         self.lasts = len(subgraphs.spokes), len(subgraphs.bundle_spokes), len(subgraphs.chord_users)

@@ -43,7 +43,7 @@ class RatingSteps:
         return -(-len(self.of_pairs) // self.size)
 
     def take_(self, number: int) -> None:
-        """One step. Steps are taken in their order."""
+        """The step of this number."""
         part = slice(number * self.size, (number + 1) * self.size)
         batch = self.batches.batch(self.order[:, part], self.kept)
         self.step(batch, self.ratings[:, part], None if self.noise is None else self.noise[:, part])
@@ -75,20 +75,19 @@ class FixedRatingSteps(RatingSteps):
         for mine, new in zip(self.read, now, strict=True):
             mine.copy_(new)
         self.fits = (needs <= torch.tensor(self.room)).all(1).tolist()
-        self.position.zero_()
 
     def take_(self, number: int) -> None:
-        """On CUDA the same graph for every number: it knows where it is."""
+        """On CUDA one graph for all numbers: it reads from the device which one it is."""
         if number < len(self.fits) and self.fits[number]:
+            self.position.fill_(number)
             self.replay()
         else:
             super().take_(number)
-            self.position.add_(1)
 
     def _by_step(self, values: Tensor) -> Tensor:
         """From (networks, pairs, ...) to (steps, networks, pairs of a step, ...), without a last smaller step."""
         whole = values.shape[1] // self.size * self.size
-        return values[:, :whole].unflatten(1, (-1, self.size)).transpose(0, 1)
+        return values[:, :whole].reshape(len(values), -1, self.size, *values.shape[2:]).transpose(0, 1)
 
     def _lay_out_(self, room: Room, copies: int, read: Sequence[Tensor]) -> None:
         """Room for what is read, and the step that reads it."""
@@ -102,4 +101,3 @@ class FixedRatingSteps(RatingSteps):
         *ahead, spokes, chords, bundles = self.read
         pairs, ratings, *noise = (each.index_select(0, self.position)[0] for each in ahead)
         self.step(self.fixed.batch(pairs, Kept(spokes, chords, bundles)), ratings, noise[0] if noise else None)
-        self.position.add_(1)
