@@ -35,8 +35,8 @@ class Batch:
     """Subgraphs of `pairs` pairs for each of `copies` networks; all numbers count on from copy to copy.
 
     Targets are numbered (copy, users then items, pair), nodes around them (copy, place): the crossing neighbours,
-    filled up to `crossing`, the bundles, filled up, an item that hears nothing, a user that hears nothing. A slot is
-    (copy, relation, target).
+    filled up to `crossing`, the bundles, filled up, an item that hears nothing, a user that hears nothing. What fills
+    up is heard by no target. A slot is (copy, relation, target).
 
     Attributes:
         labels: of every node 2 for a user, 3 for an item: (copies, nodes).
