@@ -17,9 +17,10 @@ def print_table(parser: ArgumentParser, options: Namespace) -> int:
     """Prints the paper's numbers beside ours."""
     _check(parser, options.experiment)
 
+    from headgate_lab.report.by_size import BY_SIZE, by_size
     from headgate_lab.report.rows import rows
     from headgate_lab.report.runs import ReportError, provenance
-    from headgate_lab.report.table import as_json, rich_table, title
+    from headgate_lab.report.table import as_json, rich_table, sheet, title
 
     records = _records(options.out, options.experiment)
     try:
@@ -29,11 +30,13 @@ def print_table(parser: ArgumentParser, options: Namespace) -> int:
     if options.json:
         print(as_json(found))
         return 0
-    table = rich_table(found)
+    table = rich_table(sheet(found))
     # Not through the console, which would break long lines.
     print(title(options.experiment, found))
     if found:
         commands.print_wide(table)
+    if records and options.experiment in BY_SIZE:
+        commands.print_wide(rich_table(by_size(options.experiment, records)))
     print(provenance(records) if records else _nothing(options.experiment, options.out))
     return 0
 
@@ -74,12 +77,13 @@ def _check(parser: ArgumentParser, experiment: str) -> None:
 
 
 def _records(out: Path, experiment: str) -> list[Record]:
-    from headgate_lab.engine.record import RecordError, read_runs
+    from headgate_lab.engine.record import RecordError
+    from headgate_lab.report.runs import records_of
 
     if out.exists() and not out.is_dir():
         raise CommandError(f"--out {out} is not a folder")
     try:
-        return list(read_runs(out, experiment))
+        return records_of(out, experiment)
     except RecordError as error:
         raise CommandError(str(error)) from error
 

@@ -28,7 +28,12 @@ PAPER: dict[str, Part] = {
     "cifar": Part("VGG and PreResNets on CIFAR", "Appendix E.2, tab:cifar", CIFAR),
     "cka": Part("How alike the features of a pruned layer are", "Appendix E.3, tab:cka", CKA),
     "tinyimagenet": Part("PreResNet-164 on TinyImageNet", "Appendix E.4, tab:tinyimagenet", TINYIMAGENET),
-    "architecture": Part("What is left of a network, layer by layer", "Appendix E4, announced in Section 5", ()),
+    "architecture": Part(
+        "What is left of a network, layer by layer",
+        "Appendix E4, announced in Section 5",
+        (),
+        ours=("accuracy", "params", "pruned", "layers_left", "layers_gone", "dead"),
+    ),
     # What others print.
     "beyond": Part("ResNets and VGG-19 at what others print", "not in the paper", BEYOND, printed_by="others"),
     "slimming": Part(

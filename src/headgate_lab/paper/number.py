@@ -48,7 +48,8 @@ class Part:
     """What belongs to one experiment: its numbers, the words above its table, and whose numbers they are.
 
     Attributes:
-        ours: metrics that the paper does not print, to be shown beside its own for every recipe.
+        ours: metrics that the paper does not print, to be shown beside its own for every recipe; if it prints none and
+            there are none here, all are shown.
     """
 
     title: str

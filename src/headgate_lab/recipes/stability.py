@@ -7,33 +7,16 @@ gates, the mean of ChipNet's masks, the mean of Network Slimming's scales. 60 ep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
-from headgate_lab.recipes.compared import Compared, compared
 from headgate_lab.recipes.experiment import Experiment
+from headgate_lab.recipes.preresnet164 import shown
 
-STRENGTH, RATIO = 0.4, 0.4
-# What strength 0.4 leaves, in the paper's table of permutations.
-SIZE = 615_000
-
-
-@dataclass(frozen=True)
-class Stability(Compared):
-    """One panel of the figure."""
-
-    experiment: ClassVar[str] = "stability"
-
-
-def recipes() -> Sequence[Stability]:
-    """In the figure's order, and ours."""
-    return [
-        compared(Stability, "preresnet164", "cifar10", "paper", strength=STRENGTH),
-        compared(Stability, "preresnet164", "cifar10", "chipnet", ratio=RATIO),
-        compared(Stability, "preresnet164", "cifar10", "slimming", ratio=RATIO),
-        compared(Stability, "preresnet164", "cifar10", "ours", params=SIZE),
-    ]
-
-
-EXPERIMENT = Experiment("stability", "losses of every epoch, by three methods and ours", "Fig. 7", 1, recipes)
+EXPERIMENT = Experiment(
+    "stability",
+    "losses of every epoch, by three methods and ours",
+    "Fig. 7",
+    1,
+    partial(shown, "stability"),
+    together=8,
+)

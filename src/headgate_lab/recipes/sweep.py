@@ -3,7 +3,15 @@
 Ours is the library's default: relative masks, a floor, offsets moved by a bounded step of their own. Naive is what
 the paper describes: plain masks, offsets left to the optimizer of the weights, any layer free to close. Besides its
 size and its accuracy (of the autoencoder: what it explains of the images) each run tells the largest share of a
-layer's channels that opened or closed in one step. Not measured yet.
+layer's channels that opened or closed in one step.
+
+LeNet-5 and the autoencoder on a CPU, the others on an H200, one seed. Of ours, 60 runs, none lost a layer, and no layer
+ever changed in one step by a larger share than one channel of the narrowest one. Size falls with the strength and takes
+accuracy with it: at 5, PreResNet-20 by SGD has 2.7 % of its parameters and 60.5 % right, VGG-19 0.2 % and 73.0 %. The
+naive way by SGD closes whole layers in every network: the transformer's from 0.1 on, the autoencoder's and
+PreResNet-20's from 0.5, LeNet-5's and VGG-19's from 1. Where no shortcut leads around them nothing is learned any more
+(10 and 11 % right); the transformer still has 97.6 % at 0.1 and 81.8 % at 5. By Adam it lives, and hardly prunes: at 5
+there are 48 to 70 % of the parameters left, where ours keeps 0.5 to 28 %.
 """
 
 from __future__ import annotations

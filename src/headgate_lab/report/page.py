@@ -10,28 +10,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headgate_lab.engine.record import RecordError, read_runs
+from headgate_lab.engine.record import RecordError
 from headgate_lab.files import write_whole
 from headgate_lab.paper import PAPER
+from headgate_lab.report.by_size import BY_SIZE, by_size
 from headgate_lab.report.figures import FIGURES, picture
 from headgate_lab.report.rows import Row, rows
-from headgate_lab.report.runs import Record, ReportError, provenance
-from headgate_lab.report.table import markdown
+from headgate_lab.report.runs import Record, ReportError, provenance, records_of
+from headgate_lab.report.table import markdown, sheet
 
 HEAD = """# Results
 
 Made by `make results` from the records under `results/`; do not edit. Each table sets what the paper prints (DAM,
 NeurIPS 2021) beside our runs: the mean over seeds ± the sample's standard deviation, – where nothing was measured or
-nothing is printed. Below the paper's lines stand our own variants and controls. `headgate table ID --json` gives the
-same numbers to programs.
+nothing is printed. Below the paper's lines stand our own variants and controls. curves, stability, permutation, cka
+and architecture share their runs. `headgate table ID --json` gives the same numbers to programs.
 """
 
 Records = Mapping[str, Sequence[Record]]
 
 
 def read_all(results: Path) -> dict[str, list[Record]]:
-    """The records of every experiment the paper has, by id."""
-    return {experiment: list(read_runs(results, experiment)) for experiment in PAPER}
+    """The records of every experiment the paper has, by id; those that experiments share, under each of them."""
+    return {experiment: records_of(results, experiment) for experiment in PAPER}
 
 
 def page(records: Records) -> str:
@@ -60,7 +61,10 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
     if lacking := sum(row.n == 0 for row in table):
         whose = f"{part.printed_by}'" if part.printed_by.endswith("s") else f"{part.printed_by}'s"
         lines += [f"Missing: {lacking} of the {whose} {len(_of_the_paper(table))} rows have no run yet.", ""]
-    lines.append(markdown(table))
+    if experiment in BY_SIZE:
+        lines += ["Test accuracy (%) of networks of the same size:", "", markdown(by_size(experiment, records)), ""]
+        lines += ["All numbers:", ""]
+    lines.append(markdown(sheet(table)))
     if experiment in FIGURES:
         lines += ["", f"![{part.title}](figures/{experiment}.png)"]
     return lines
@@ -93,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, RecordError, ReportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{options.page}: {sum(map(len, records.values()))} runs, {len(pictures)} figures")
+    print(f"{options.page}: {sum(map(bool, records.values()))} tables, {len(pictures)} figures")
     return 0
 
 

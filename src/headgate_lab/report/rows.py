@@ -67,13 +67,13 @@ def _own(
 ) -> Iterator[Row]:
     """What the paper does not print: `beside` of every recipe, and of a recipe that it does not have, all it has.
 
-    That is the same metrics as the paper's, or every number there is if it prints none.
+    That is the same metrics as the paper's, or every number there is if it prints none and nothing is asked for.
     """
     known = next((number.setting for number in numbers if group.fits(number.setting)), None)
     wanted: dict[tuple[str, str], None] = {}
     if known is None:
         wanted = dict.fromkeys((number.metric, number.statistic) for number in numbers)
-        wanted = wanted or dict.fromkeys((metric, "mean") for metric in _numbers(group))
+        wanted = wanted or dict.fromkeys((metric, "mean") for metric in beside or _numbers(group))
     names = pinned if known is None else [name for name in known if name != "seed"]
     setting = {name: group.config[name] for name in names if name in group.config}
     for metric, statistic in wanted | dict.fromkeys((metric, "mean") for metric in beside):

@@ -1,4 +1,4 @@
-"""Records of one experiment, brought together by recipe: runs that differ in their seed only."""
+"""Records of one experiment: found, and brought together by recipe: runs that differ in their seed only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from headgate_lab.engine.record import read_runs
+from headgate_lab.paper.preresnet164 import FOLDER, SHOWN
 from headgate_lab.report.minutes import minutes
 
 Record = Mapping[str, Any]
@@ -28,7 +31,7 @@ class Runs:
 
     def fits(self, wanted: Mapping[str, Any]) -> bool:
         """Whether the recipe is one that `wanted` speaks of. A seed in it picks runs, not recipes."""
-        return all(name in self.config and same(self.config[name], wanted[name]) for name in wanted if name != "seed")
+        return fits(self.config, {name: value for name, value in wanted.items() if name != "seed"})
 
     def final(self, metric: str, seed: int | None = None) -> list[Any]:
         """What the runs, or the one of a seed, ended with, without those that have nothing to say.
@@ -54,6 +57,24 @@ class Runs:
 def same(one: object, other: object) -> bool:
     """Equality, except that true is not 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def fits(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a config has these fields."""
+    return all(name in config and same(config[name], value) for name, value in wanted.items())
+
+
+def records_of(out: Path, experiment: str) -> list[Record]:
+    """The records below `out` that an experiment's tables and figures are made of; some experiments share theirs.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    if experiment not in SHOWN:
+        return list(read_runs(out, experiment))
+    return [
+        record for record in read_runs(out, FOLDER) if any(fits(record["config"], one) for one in SHOWN[experiment])
+    ]
 
 
 def by_recipe(records: Sequence[Record]) -> list[Runs]:

@@ -85,13 +85,12 @@ def title(experiment: str, rows: Sequence[Row]) -> str:
     return f"{part.title} ({part.place})" + (f"; {common}" if common else "")
 
 
-def rich_table(rows: Sequence[Row]) -> Table:
+def rich_table(laid: Sheet) -> Table:
     """The table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
-    laid = sheet(rows)
     table = Table(box=SIMPLE_HEAD)
     for number, name in enumerate(laid.head):
         # Cells broken into lines or cut short are no numbers any more.
@@ -103,9 +102,8 @@ def rich_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(laid: Sheet) -> str:
     """The table for a page."""
-    laid = sheet(rows)
     rule = ["---" if number < laid.settings else "---:" for number in range(len(laid.head))]
     lines = [f"Everywhere: {laid.common}.\n"] if laid.common else []
     for cells in (laid.head, rule, *laid.lines):

@@ -19,10 +19,9 @@ from headgate_lab.engine.staged import Staged
 from headgate_lab.engine.watch import Lines
 from headgate_lab.methods.chip_masks import Chipped
 from headgate_lab.models.preresnet import PreResNet
-from headgate_lab.paper import PAPER
-from headgate_lab.recipes import cifar, curves, slimming, stability
+from headgate_lab.recipes import cifar, slimming
 from headgate_lab.recipes.compared import Compared, MethodName, compared
-from headgate_lab.recipes.curves import Curves
+from headgate_lab.recipes.preresnet164 import PreResNet164, shown
 from headgate_lab.report.rows import rows
 from tests.lab.recipes.few_images import few_images
 
@@ -45,7 +44,7 @@ def shortened(recipe: Compared) -> Compared:
 
 
 def way(method: MethodName, **much: Any) -> Compared:
-    return shortened(compared(Curves, "preresnet164", "cifar10", method, **much))
+    return shortened(compared(PreResNet164, "preresnet164", "cifar10", method, **much))
 
 
 WAYS = {
@@ -58,33 +57,13 @@ WAYS = {
 
 
 def training(*ways: Compared, seeds: tuple[int, ...] = (0,)) -> Staged:
-    started = Curves.start([Job(one, seed) for seed in seeds for one in ways], CPU)
+    started = PreResNet164.start([Job(one, seed) for seed in seeds for one in ways], CPU)
     assert isinstance(started, Staged) and isinstance(started, InStages)
     return started
 
 
-def test_all_settings_of_the_figures_are_there_with_the_same_epochs() -> None:
-    for experiment, module in (("curves", curves), ("stability", stability)):
-        found = module.recipes()
-        assert len({recipe.setting for recipe in found}) == len(found)
-        assert {recipe.epochs for recipe in found} == {60}
-        for number in PAPER[experiment].numbers:
-            fitting = [one for one in found if number.setting.items() <= one.config().items()]
-            assert len(fitting) == 1
-
-
-def test_names_stay() -> None:
-    assert [Job(recipe, 0).name for recipe in curves.recipes()[::24]] == [
-        "3e8cec89f755",
-        "9a8bfdeeb57d",
-        "a040516ab22c",
-    ]
-    assert Job(stability.recipes()[1], 0).name == "74f45d159032"
-    assert Job(slimming.recipes()[0], 0).name == "b1dd7da53418"
-
-
 def test_each_method_has_what_its_authors_chose() -> None:
-    one = {recipe.method: recipe for recipe in stability.recipes()}
+    one = {recipe.method: recipe for recipe in shown("stability")}
     assert (one["chipnet"].weight_decay, one["chipnet"].prune_batch_size) == (1e-3, 32)
     assert (one["slimming"].weight_decay, one["slimming"].sparsity, one["slimming"].lr) == (1e-4, 1e-5, 0.1)
     assert one["paper"].pruning().cold_start == 6  # type: ignore[attr-defined]
@@ -95,13 +74,14 @@ def test_each_method_has_what_its_authors_chose() -> None:
 
 
 def test_network_slimming_has_as_many_epochs_as_its_authors_give_it() -> None:
+    assert Job(slimming.recipes()[0], 0).name == "b1dd7da53418"
     for recipe in slimming.recipes():
         assert (recipe.length, recipe.finetune, recipe.batch_size) == (160, 160, 64)
         assert recipe.sparsity == (1e-4 if recipe.network == "vgg19" else 1e-5)
 
 
 def test_stages_and_datasets_are_not_mixed() -> None:
-    jobs = [Job(recipe, 0) for recipe in curves.recipes()]
+    jobs = [Job(recipe, 0) for recipe in shown("curves")]
     for together in batches(jobs, 100):
         kinds = {(job.recipe.dataset, job.recipe.prune, job.recipe.finetune) for job in together}  # type: ignore[attr-defined]
         assert len(kinds) == 1
@@ -112,7 +92,7 @@ def test_stages_and_datasets_are_not_mixed() -> None:
 def test_every_method_runs_and_is_recorded(method: str, tmp_path: Path) -> None:
     place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"})
     assert run([Job(WAYS[method], 0)], place, Lines()) == []
-    (record,) = read_runs(tmp_path, "curves")
+    (record,) = read_runs(tmp_path, "preresnet164")
     end, epochs = record["metrics"]["final"], record["metrics"]["epochs"]
     assert {"train", "finish"} <= record["seconds"].keys()
     assert all(len(epochs[name]) == 6 for name in ("loss", "validation_loss", "validation_accuracy"))
@@ -148,7 +128,7 @@ def test_what_ratios_share_is_trained_once() -> None:
 def test_how_many_networks_there_were_is_recorded(tmp_path: Path) -> None:
     jobs = [Job(replace(WAYS["chipnet"], ratio=ratio), 0) for ratio in (0.3, 1.0)]
     assert run(jobs, Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}), Lines(), together=2) == []
-    for record in read_runs(tmp_path, "curves"):
+    for record in read_runs(tmp_path, "preresnet164"):
         assert (record["together"], record["networks"]) == (2, {"train": 1, "prune": 2, "finetune": 2})
         assert record["metrics"]["final"]["params"] < FULL or record["config"]["ratio"] == 1
 

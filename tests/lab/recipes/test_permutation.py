@@ -16,9 +16,10 @@ from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
 from headgate_lab.methods.gated import permutations
 from headgate_lab.models.preresnet import PreResNet
-from headgate_lab.recipes import cifar, permutation
+from headgate_lab.recipes import cifar
 from headgate_lab.recipes.compared import MethodName, compared
-from headgate_lab.recipes.permutation import Permutation
+from headgate_lab.recipes.permutation import EXPERIMENT
+from headgate_lab.recipes.preresnet164 import PreResNet164
 from headgate_lab.report.rows import rows
 from tests.lab.recipes.few_images import few_images
 
@@ -33,27 +34,23 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
 
 
-def short(method: MethodName = "paper", order: str = "random") -> Permutation:
+def short(method: MethodName = "paper", order: str = "random") -> PreResNet164:
     much: dict[str, Any] = {"strength": 0.4} if method == "paper" else {"params": FULL // 2}
     parts = {"length": 4, "batch_size": 4, "reach": 0.95, "lr": 0.01}
-    return compared(Permutation, "preresnet164", "cifar10", method, order=order, **much, **parts)
+    return compared(PreResNet164, "preresnet164", "cifar10", method, order=order, **much, **parts)
 
 
 def started(*jobs: Job) -> Any:
-    return cast(Any, Permutation.start(jobs, CPU))
+    return cast(Any, PreResNet164.start(jobs, CPU))
 
 
-def test_names_stay_and_the_paper_s_rows_find_their_runs() -> None:
-    first = permutation.recipes()[0]
-    assert Job(first, 0).name == "3f2e14f09cc9"
-    assert (first.method, first.strength, first.order, first.lr, first.weight_decay) == (
-        "paper",
-        0.4,
-        "random",
-        0.05,
-        1e-3,
-    )
-    assert len({recipe.setting for recipe in permutation.recipes()}) == 4
+def test_orders_are_told_where_they_are_drawn() -> None:
+    assert [recipe.setting for recipe in EXPERIMENT.recipes()] == [
+        "preresnet164 cifar10 paper strength 0.4, random order",
+        "preresnet164 cifar10 ours 615,000 parameters, random order",
+        "preresnet164 cifar10 paper strength 0.4",
+        "preresnet164 cifar10 narrower 615,000 parameters",
+    ]
 
 
 def test_seeds_draw_orders_only() -> None:
@@ -103,9 +100,9 @@ def test_every_kind_runs_and_is_recorded_under_its_own_name(tmp_path: Path) -> N
     kinds = [short(), short("ours"), short(order="index"), short("narrower", "index")]
     jobs = [*(Job(recipe, 0) for recipe in kinds), Job(short(), 1)]
     assert run(jobs, Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}), Lines(), together=8) == []
-    found = read_runs(tmp_path, "permutation")
-    assert {record["recipe"] for record in found} == {"Permutation"} and len(found) == 5
-    assert sorted(job.name for job in jobs) == sorted(path.name for path in (tmp_path / "permutation").iterdir())
+    found = read_runs(tmp_path, "preresnet164")
+    assert {record["recipe"] for record in found} == {"PreResNet164"} and len(found) == 5
+    assert sorted(job.name for job in jobs) == sorted(path.name for path in (tmp_path / "preresnet164").iterdir())
     for record in found:
         if record["config"]["method"] in ("ours", "narrower"):
             assert record["metrics"]["final"]["params"] <= FULL // 2

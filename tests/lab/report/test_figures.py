@@ -169,6 +169,24 @@ def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: P
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
 
 
+def test_controls_stand_beside_every_rate_of_their_network(tmp_path: Path) -> None:
+    for network, method, rate, params in (
+        ("one", "gates", {}, 10),
+        ("one", "gates", {"tail_lr": 0.02}, 11),
+        ("one", "narrower", {}, 12),
+        ("two", "narrower", {}, 13),
+    ):
+        config = {"network": network, "method": method, "order": None, **rate}
+        write(tmp_path, "pretrained", config, 0, {"params": params, "accuracy": 90.0})
+    panels = {axes.get_title(): lines(axes) for axes in drawn(tmp_path, "pretrained").axes}
+    control = {"narrower": ([12], [90])}
+    assert panels == {
+        "one": {"gates": ([10], [90]), **control},
+        "one, tail lr 0.02": {"gates": ([11], [90]), **control},
+        "two": {"narrower": ([13], [90])},
+    }
+
+
 def test_strengths_at_equal_distances_and_the_dead_crossed_out(tmp_path: Path) -> None:
     for method, strength, final in (
         ("ours", 0.0, {"accuracy": 90.0, "pruned": 0.0, "dead": 0}),

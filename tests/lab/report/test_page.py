@@ -31,10 +31,10 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lenet(tmp_path / "results")
     order = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4, "order": "random"}
-    write(tmp_path / "results", "permutation", order, 0, {"accuracy": 94.0})
+    write(tmp_path / "results", "preresnet164", order, 0, {"accuracy": 94.0})
     arguments = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "results.md")]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'results.md'}: 11 runs, 1 figures\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'results.md'}: 2 tables, 1 figures\n"
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text == page(read_all(tmp_path / "results"))
     assert "| [lenet](#lenet) | Appendix E.1, tab:mnist_dam_lenet | 6 of 90 | 10 |" in text

@@ -211,7 +211,7 @@ def test_where_records_come_from(tmp_path: Path) -> None:
 
 
 def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:
-    config = {"network": "preresnet164", "dataset": "cifar10", "method": "chipnet", "ratio": 0.4}
+    config = {"network": "preresnet164", "dataset": "cifar10", "method": "chipnet", "order": "index", "ratio": 0.4}
     staged = {"seconds": {"train": 600.0, "prune": 240.0, "finish": 9.0}, "networks": {"train": 1, "prune": 2}}
     write(tmp_path, "curves", config, 0, {"accuracy": 90.0}, **staged, together=2)
     table = found(tmp_path, "curves")

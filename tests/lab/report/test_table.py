@@ -78,7 +78,7 @@ def test_the_papers_spread_is_shown() -> None:
 def test_markdown_cannot_break_out_of_a_cell(tmp_path: Path) -> None:
     write_dimension(tmp_path)
     write(tmp_path, "dimension", {"problem": "a|b", "factors": 5, "settings": "odd"}, 0, {"dimension": 5})
-    lines = markdown(rows("dimension", read_runs(tmp_path, "dimension"))).splitlines()
+    lines = markdown(sheet(rows("dimension", read_runs(tmp_path, "dimension")))).splitlines()
     assert lines[:3] == [
         "| problem | factors | settings | strength | dimension, paper | dimension, ours | runs |",
         "| --- | --- | --- | --- | ---: | ---: | ---: |",

@@ -26,13 +26,24 @@ COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimm
 
 
 def tradeoff(
-    groups: Sequence[Runs], experiment: str, x: str, y: str, panels: Sequence[str], series: Sequence[str]
+    groups: Sequence[Runs],
+    experiment: str,
+    x: str,
+    y: str,
+    panels: Sequence[str],
+    series: Sequence[str],
+    controls: Sequence[str] = (),
 ) -> Figure:
     """A panel for each value of the fields `panels`, in it a line for each value of the fields `series`.
 
-    Sizes stand at equal factors from each other.
+    Sizes stand at equal factors from each other. Methods that are `controls` know the first field of `panels` only and
+    are drawn wherever it is theirs.
     """
     found = by_fields(groups, panels)
+    for (first, *others), alike in found.items():
+        if any(value is not None for value in others):
+            own = [group for group in groups if group.config[panels[0]] == first]
+            alike += [group for group in own if group.config["method"] in controls]
     columns = min(len(found), COLUMNS)
     rows = math.ceil(len(found) / columns)
     figure = Figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
@@ -40,8 +51,7 @@ def tradeoff(
     for number, (panel, alike) in enumerate(found.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
         drawn |= draw(axes, alike, experiment, x, y, dict(zip(panels, panel, strict=True)), series)
-        title = ", ".join(str(value) for value in panel if value is not None)
-        plain(axes, title=title, xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+        plain(axes, title=name(panels, panel), xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
         if x == "params":
             axes.set_xscale("log")
     if not drawn:
@@ -95,5 +105,11 @@ tinyimagenet = partial(
     tradeoff, experiment="tinyimagenet", x="pruned_channels", y="accuracy", panels=("dataset",), series=("method",)
 )
 pretrained = partial(
-    tradeoff, experiment="pretrained", x="params", y="accuracy", panels=("network",), series=("method", "order")
+    tradeoff,
+    experiment="pretrained",
+    x="params",
+    y="accuracy",
+    panels=("network", "tail_lr"),
+    series=("method", "order"),
+    controls=("narrower", "dense"),
 )

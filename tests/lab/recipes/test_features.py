@@ -1,10 +1,6 @@
-"""CKA of a layer: every method for a few steps, features that are left, and layers that are gone."""
+"""CKA of a layer: features that are left, and layers that are gone."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,15 +9,10 @@ from torch import nn
 import headgate as hg
 from headgate_lab.data.cifar import NORMALISATION
 from headgate_lab.engine.images import Resident
-from headgate_lab.engine.job import Job
-from headgate_lab.engine.record import read_runs
-from headgate_lab.engine.run import Place, run
-from headgate_lab.engine.watch import Lines
 from headgate_lab.models.preresnet import PreResNet
-from headgate_lab.recipes import cifar, cka
-from headgate_lab.recipes.cka import features, summary
-from headgate_lab.report.rows import rows
-from headgate_lab.similarity import cka as alike
+from headgate_lab.recipes.features import features, likeness, summary
+from headgate_lab.recipes.preresnet164 import LAYER
+from headgate_lab.similarity import cka
 from tests.lab.recipes.few_images import few_images
 
 IMAGES = few_images(3, 16, 48)
@@ -40,18 +31,11 @@ def closed(open_channels: int, gate: str = "stage1.1.conv2", size: int = 16) -> 
     return hg.compact(model.eval(), example)
 
 
-def test_names_stay_and_the_layer_is_the_54th() -> None:
-    found = cka.recipes()
-    assert len({recipe.setting for recipe in found}) == len(found) == 6
-    assert Job(found[0], 0).name == "2d22b8b81a2a"
+def test_the_layer_is_the_54th() -> None:
     layers = list(PreResNet(164).named_modules())
     convolutions = [name for name, module in layers if isinstance(module, nn.Conv2d) and "shortcut" not in name]
     norms = [name for name, module in layers if isinstance(module, nn.BatchNorm2d)]
-    assert convolutions[53] == found[0].layer == "stage1.17.conv2" and norms[53] == "stage1.17.bn3"
-
-
-def told(small: nn.Module, layer: str) -> Any:
-    return replace(cka.recipes()[0], layer=layer).further(small, DATA)
+    assert convolutions[53] == LAYER and norms[53] == "stage1.17.bn3"
 
 
 @pytest.mark.parametrize("count", [16, 10, 1])
@@ -59,12 +43,12 @@ def test_features_are_what_the_layer_still_computes(count: int) -> None:
     small = closed(count)
     found = features(small, "stage1.1.conv2", DATA)
     assert found is not None and found.shape == (20, count, 16, 16) and found.dtype == torch.float64
-    final = told(small, "stage1.1.conv2")
+    final = likeness(small, "stage1.1.conv2", DATA)
     assert final["features"] == count and (final["cka_mean"] is None) == (count == 1)
     if count > 1:
         assert len(final["cka"]) == len(final["rbf_cka"]) == count
         one, other = found[:, 0].flatten(1), found[:, 1].flatten(1)
-        assert final["cka"][0][1] == pytest.approx(alike(one, other).item(), abs=1e-4)
+        assert final["cka"][0][1] == pytest.approx(cka(one, other).item(), abs=1e-4)
     assert not small.stage1[1].conv2._forward_hooks
 
 
@@ -73,19 +57,24 @@ def test_the_norm_behind_the_layer_changes_nothing() -> None:
     with torch.no_grad():
         small.stage1[1].bn3.weight.normal_(generator=torch.Generator().manual_seed(0))
         small.stage1[1].bn3.bias.normal_(generator=torch.Generator().manual_seed(1))
-    before, after = told(small, "stage1.1.conv2"), told(small, "stage1.1.bn3")
+    before, after = likeness(small, "stage1.1.conv2", DATA), likeness(small, "stage1.1.bn3", DATA)
     assert all(after[name] == pytest.approx(before[name], abs=1e-5) for name in ("cka_mean", "rbf_cka_mean", "cka_max"))
 
 
 def test_zeros_that_a_branch_writes_are_no_features() -> None:
-    assert told(closed(40, "stage1.1.conv3:write", 64), "stage1.1.conv3")["features"] == 40
+    assert likeness(closed(40, "stage1.1.conv3:write", 64), "stage1.1.conv3", DATA)["features"] == 40
 
 
 def test_a_layer_that_is_gone_has_no_features() -> None:
     small = closed(0, "stage1.1.conv3:write", 64)
     assert features(small, "stage1.1.conv2", DATA) is None
-    final = told(small, "stage1.1.conv2")
+    final = likeness(small, "stage1.1.conv2", DATA)
     assert final["features"] == 0 and final["rbf_cka_max"] is None and final["cka"] is None
+
+
+def test_what_is_no_number_is_not_recorded() -> None:
+    matrix = torch.tensor([[1.0, float("nan")], [float("nan"), 1.0]])
+    assert set(summary("cka", matrix).values()) == {None}
 
 
 def test_what_stands_beside_the_diagonal_is_summed_up() -> None:
@@ -94,41 +83,3 @@ def test_what_stands_beside_the_diagonal_is_summed_up() -> None:
     assert final["cka_mean"] == pytest.approx(0.4) and final["cka_max"] == pytest.approx(0.6)
     assert final["cka_sd"] == pytest.approx((0.08 / 3) ** 0.5)
     assert final["cka"][0] == pytest.approx([1.0, 0.2, 0.4])
-
-
-def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = few_images(3, 8, 60)
-    monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
-    monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
-    size = sum(parameter.numel() for parameter in PreResNet(11).parameters()) // 2
-    parts = {"slimming": {"length": 3, "finetune": 1}, "chipnet": {"length": 2, "prune": 1, "finetune": 1}}
-    recipes = [
-        replace(
-            recipe,
-            params=recipe.params and size,
-            batch_size=6,
-            reach=0.9,
-            lr=0.01,
-            layer="stage1.0.conv2",
-            **parts.get(recipe.method, {"length": 6}),  # type: ignore[arg-type]
-        )
-        for recipe in cka.recipes()
-    ]
-    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
-    assert run([Job(recipe, 0) for recipe in recipes], place, Lines(), together=4) == []
-    records = read_runs(tmp_path, "cka")
-    assert len(records) == 6
-    for record in records:
-        final = record["metrics"]["final"]
-        assert 0 < final["cka_mean"] <= final["cka_max"] <= 1 and 0 < final["rbf_cka_mean"] < 1
-        assert final["features"] == len(final["cka"]) <= 16
-    table = rows("cka", records)
-    assert [row.paper for row in table if row.metric == "cka_mean" and row.n] == [
-        0.273,
-        0.229,
-        0.328,
-        0.295,
-        None,
-        None,
-    ]
-    assert {row.metric for row in table if row.place is not None} >= {"rbf_cka_sd", "features", "accuracy"}
