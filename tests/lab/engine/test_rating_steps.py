@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import headgate as hg
 from headgate_lab.data.batch_index import Kept
 from headgate_lab.data.fixed_batch import Room
 from headgate_lab.data.subgraphs import enclosing
-from headgate_lab.engine import rating_networks
+from headgate_lab.engine import captured, rating_networks
 from headgate_lab.engine.fitting import OFFSET, Fitting
 from headgate_lab.engine.rating_networks import RatingNetworks
 from headgate_lab.engine.rating_steps import FixedRatingSteps
@@ -205,3 +206,21 @@ def test_captured_steps_learn_the_same(method: str, monkeypatch: pytest.MonkeyPa
     plain.load_state_dict(fixed.state_dict())
     fixed.load_state_dict(plain.state_dict())
     fixed.epoch()
+
+
+def test_every_call_is_one_step_plain_or_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def wait_stream(self, other: Stream) -> None:
+            order.append("wait")
+
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(captured, "captured", lambda step: lambda: order.append("replay"))
+    for kind, wanted in ("cuda", ["wait", "plain", "wait"] * 3 + ["replay"] * 2), ("cpu", ["plain"] * 5):
+        order.clear()
+        take = captured.PlainThenCaptured(lambda: order.append("plain"), torch.device(kind))
+        for _ in range(5):
+            take()
+        assert order == wanted
