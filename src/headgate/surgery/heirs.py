@@ -46,7 +46,7 @@ def heirs_of(root: nn.Module, small: nn.Module, operation: str) -> dict[int, Hei
     foreign = _foreign(own, theirs, kept, dict(recipe.dense)) or _undecided(root, own, theirs, kept, operation)
     if foreign is not None:
         raise GateError(
-            f"{operation}: this {type(small).__name__} is not what compact would make of this {type(root).__name__}: "
+            f"{operation}: the small {type(small).__name__} is not what compact would make of this model: "
             f"{foreign}; give the model that it was compacted from"
         )
     return {
