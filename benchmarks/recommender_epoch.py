@@ -3,10 +3,10 @@
     PYTHONPATH=src python -m benchmarks.recommender_epoch --dataset flixster
 
 Both take the same pairs in the same batches of 50, with edge dropout, gate, smoothness and Adam: ours as the lab trains
-(`--together` networks at once, time for each), theirs as subgraphs that are put together batch by batch, four RGCNConv
-layers that sum. A number of steps is timed, contestants in turns, and scaled to the steps of an epoch. On a CPU the
-seconds are those that the process computed, not those that passed: other work on the machine counts less. Writes a
-record to results/benchmarks/.
+(`--together` networks at once, time for each; captured on CUDA), theirs as subgraphs that are put together batch by
+batch, four RGCNConv layers that sum. A number of steps is timed, contestants in turns, and scaled to the steps of an
+epoch. On a CPU the seconds are those that the process computed, not those that passed: other work on the machine counts
+less. Writes a record to results/benchmarks/.
 """
 
 from __future__ import annotations
@@ -107,16 +107,14 @@ def their_steps(split: Split, order: Tensor, strength: float, size: int, device:
 
 def our_steps(training: Recommendations, order: Tensor, size: int) -> Callable[[], None]:
     """Likewise, as the lab trains."""
-    networks = training.networks
-    _, kept, _ = networks.drawn()
-    orders = order.expand(len(networks.seeds), -1)
-    ratings, number = networks.ratings[orders].to(networks.device), 0
+    networks, number = training.networks, 0
+    _, kept, noise = networks.drawn()
+    networks.steps.begin_(order.expand(len(networks.seeds), -1), kept, noise)
 
     def step() -> None:
         nonlocal number
-        part = slice(size * number, size * number + size)
+        networks.steps.take_(number)
         number = (number + 1) % (len(order) // size)
-        networks.step(networks.batches.batch(orders[:, part], kept), ratings[:, part], None)
 
     return step
 

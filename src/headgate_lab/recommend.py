@@ -22,7 +22,8 @@ from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import RatingGraph, enclosing
-from headgate_lab.engine.rating_networks import Fitting, RatingNetworks, compacted
+from headgate_lab.engine.fitting import Fitting
+from headgate_lab.engine.rating_networks import RatingNetworks, compacted
 from headgate_lab.models.igmc import Igmc
 from headgate_lab.recommender_file import read_recommender, write_recommender
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headgate_lab.data.subgraph_batch import Kept
+from headgate_lab.data.batch_index import Kept
 from headgate_lab.data.subgraphs import RatingGraph, Subgraphs
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headgate_lab.data.subgraph_batch import Batch, Batches
+from headgate_lab.data.batch_index import Batch
+from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.igmc import Igmc
 from headgate_lab.models.relational import RelationalLayer, Weights, relational, roughness, tanh_

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headgate_lab.data.subgraph_batch import Batches, Kept
+from headgate_lab.data.batch_index import Kept
+from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.relational import RelationalLayer, relational_centre
 from tests.lab.rated import Plain, dropped_subgraph, random_ratings

@@ -86,3 +86,46 @@ def test_the_state_of_a_met_budget_needs_its_model() -> None:
     other.load_state_dict(model.state_dict())
     fresh.load_state_dict(budget.state_dict())
     assert fresh.met and fresh.size == budget.size
+
+
+def test_gates_that_are_baked_cannot_be_steered_again() -> None:
+    model = gated()
+    train(model, hg.Budget(model, params=0.5, steps=100), 100)
+    second = hg.Budget(model, params=0.3, steps=100)
+    with pytest.raises(hg.GateError, match=r"moved into its weights.*insert_gates_\(compact\(model\), example\)"):
+        train(model, second, 1)
+    smaller = hg.compact(model)
+    hg.insert_gates_(smaller, X)
+    third = hg.Budget(smaller, params=0.5, steps=100)
+    train(smaller, third, 100)
+    assert third.met
+
+
+def test_a_met_budget_goes_on_in_a_model_that_was_loaded_first() -> None:
+    model = gated()
+    budget = hg.Budget(model, params=0.5, steps=100)
+    train(model, budget, 80)
+    other = gated()
+    other.load_state_dict(model.state_dict())
+    resumed = hg.Budget(other, params=0.5, steps=100)
+    resumed.load_state_dict(budget.state_dict())
+    train(other, resumed, 20)
+    assert resumed.met
+
+
+def test_a_cut_before_the_budget_is_met_is_told() -> None:
+    model = gated()
+    budget = hg.Budget(model, params=0.3, steps=200)
+    train(model, budget, 30)
+    with pytest.warns(hg.HeadgateWarning, match="compact: the budget of this model is not met yet"):
+        hg.compact(model)
+    train(model, budget, 170)
+    hg.compact(model)
+
+
+def test_a_cut_without_the_budget_that_was_given_up_is_nobodys_concern() -> None:
+    model = gated()
+    budget = hg.Budget(model, params=0.3, steps=200)
+    del budget
+    gc.collect()
+    hg.compact(model)

@@ -28,7 +28,7 @@ from headgate.surgery.gauge import Gauge, gauge_of
 from headgate.surgery.hand import placed_gates
 from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
-from headgate.surgery.misuse import warn_of_a_jump, warn_of_missing_steps
+from headgate.surgery.misuse import refuse_baked, warn_of_a_jump, warn_of_missing_steps
 from headgate.surgery.push import Push
 from headgate.surgery.saved_state import SavedState
 from headgate.surgery.schedule import TRAVELS, schedule_of
@@ -42,7 +42,7 @@ CHECKS = 1000
 NEAR, OFTENER = 1.2, 8
 # A network this many times too large at the end is closed in a jump that its training does not get over easily.
 JUMP = 1.5
-# So many penalties without a step are too many, in a training of fewer steps than that.
+# So many penalties without a step are too many, or as many as the whole training has steps.
 PATIENCE = 256
 
 
@@ -90,7 +90,7 @@ class Budget:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
         GateError: no inserted gates, or gates placed by hand besides; later, when it is used though its gates were
-            removed or are steered by a budget that was made since.
+            removed, are baked already or are steered by a budget that was made since.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class Budget:
         self._bank = _bank(root)
         self._of, wanted = only_one({"params": params, "macs": macs, "channels": channels, "latency_ms": latency_ms})
         self._schedule = schedule_of(steps, reach, start)
+        self._patience = max(self._schedule.end, min(steps, PATIENCE))
         given, insertion = None if example is None else Example.of(example), insertion_of(root, "Budget")
         self._stopwatch = _stopwatch(self._of, root, insertion, given, device)
         self._gauge: Gauge = gauge_of(root, insertion, self._of, given)
@@ -132,7 +133,7 @@ class Budget:
             self._target = time_target_of(wanted, self._full, least)
         self._push = Push(len(self._bank.gates), self._bank.offset.device)
         self._step, self._size, self.met = 0, self._full, False
-        self._asked = 0  # penalties since the last step
+        self._asked, self._is_new = 0, True  # penalties since the last step; whether there was none yet
         self._coming: Late | None = None
         self._claim = Claim(self, self._bank)
         self._settle_bank()
@@ -176,7 +177,7 @@ class Budget:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
             self._asked += 1
-            if self._asked == max(self._schedule.end, PATIENCE) and not self.met:
+            if self._asked == self._patience and not self.met:
                 warn_of_missing_steps(self._asked)
         return self._push.on(self._bank.offset.clamp(min=-self._bank.span))
 
@@ -188,7 +189,9 @@ class Budget:
         upon at the next one.
         """
         self._claim.require()
-        self._step, self._asked = self._step + 1, 0
+        if self._is_new and not self.met:
+            refuse_baked(self._bank)
+        self._step, self._asked, self._is_new = self._step + 1, 0, False
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
                 self._push.begin_()
@@ -275,8 +278,9 @@ class Budget:
         self._size = self._gauge.size(settled)
         if self._bake:
             bake_inserted_(self._bank)
-            # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
-            getattr(self._bank.root, OPEN).copy_(guarded(self._gauge.opened(settled)))
+            # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again. So does
+            # what compaction keeps besides: it is paid for, and learns in the small network too.
+            getattr(self._bank.root, OPEN).copy_(guarded(self._gauge.opened(self._gauge.filled(settled))))
         else:
             now = self._gauge.kept()
             self._bank.offset.copy_(torch.where(settled == now, self._bank.offset, self._bank.offset_leaving(settled)))

@@ -9,10 +9,14 @@ from headgate.errors import GateError
 
 
 class Claim:
-    """A budget's hold on the gates that it steers. Held by the bank too, so that a later one takes its place."""
+    """A budget's hold on the gates that it steers. Held by the bank too, so that a later one takes its place.
+
+    Attributes:
+        for_good: whether the gates have come to rest and stay so without the budget.
+    """
 
     def __init__(self, budget: object, bank: Bank) -> None:
-        self._bank, self._for_good = bank, False
+        self._bank, self.for_good = bank, False
         bank.claim = self
         # Gates of a budget that nobody has any more would wait for it for ever.
         weakref.finalize(budget, self._release_).atexit = False
@@ -29,8 +33,13 @@ class Claim:
 
     def hold_(self, held: bool, rate: float, for_good: bool) -> None:
         """Whether offsets rest, the most one moves in a step, and whether it stays so without the budget."""
-        self._bank.held, self._bank.rate, self._for_good = held, rate, for_good
+        self._bank.held, self._bank.rate, self.for_good = held, rate, for_good
 
     def _release_(self) -> None:
-        if self._bank.claim is self and not self._for_good:
-            self._bank.held, self._bank.rate = False, None
+        if self._bank.claim is self and not self.for_good:
+            self._bank.held, self._bank.rate, self._bank.claim = False, None, None
+
+
+def is_on_the_way(bank: Bank) -> bool:
+    """Whether a budget steers the gates and has not met its target yet. Baked gates are nowhere on the way."""
+    return isinstance(bank.claim, Claim) and not bank.claim.for_good and not bool(bank.baked.any())

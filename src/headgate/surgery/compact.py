@@ -18,6 +18,7 @@ from headgate.channels.running import not_running
 from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError, HeadgateWarning
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
+from headgate.surgery.claim import is_on_the_way
 from headgate.surgery.configuration import configuration_of
 from headgate.surgery.decided import decided
 from headgate.surgery.evaluation import evaluated, tolerance_of
@@ -33,6 +34,7 @@ from headgate.surgery.hand import (
 )
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
 from headgate.surgery.keep import Keep
+from headgate.surgery.misuse import warn_of_a_cut_on_the_way
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
 from headgate.surgery.trial import difference, in_double, largest_error, made_in_double, silence_
@@ -69,7 +71,8 @@ def compact(
 
     Warns:
         HeadgateWarning: gates that were placed before a norm have closed channels, and the outputs differ by more than
-            rounding, since the constants that these channels left behind are dropped. It says by how much.
+            rounding, since the constants that these channels left behind are dropped. It says by how much. Or a budget
+            steers the gates and is not met yet.
     """
     _check_options(outputs, unremovable)
     root = unwrap(model, "compact")
@@ -81,6 +84,8 @@ def compact(
             f"compact: the gates of {type(root).__name__} were placed by hand; give an example input, compact(model, "
             "example), to find out what reads them"
         )
+    if (bank := bank_of(root)) is not None and is_on_the_way(bank):
+        warn_of_a_cut_on_the_way()
     small, reference, dropped = copy.deepcopy(root), root, list[str]()
     if insertion is not None:
         units, keep = decided(root, insertion, "compact")

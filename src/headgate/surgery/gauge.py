@@ -81,7 +81,7 @@ class Gauge:
 
     def left(self, kept: Tensor) -> dict[str, Tensor]:
         """Which units compaction would keep, by gate, when each gate has so many open; on the CPU."""
-        opened = self.opened(self._filled(kept.to(self.columns.device))).cpu()
+        opened = self.opened(self.filled(kept.to(self.columns.device))).cpu()
         return {gate.name: opened[gate.first : gate.first + gate.n] for gate in self.bank.gates}
 
     def size(self, kept: Tensor) -> int:
@@ -148,10 +148,10 @@ class Gauge:
 
     def _totals(self, kept: Tensor) -> Tensor:
         if self.sizes_of is None:
-            return self._filled(kept).sum(1)
+            return self.filled(kept).sum(1)
         return self.sizes_of.total(self._states(kept))
 
-    def _filled(self, kept: Tensor) -> Tensor:
+    def filled(self, kept: Tensor) -> Tensor:
         """With what compaction keeps besides: multiples, and branches of full width."""
         filled = torch.minimum(-(-kept // self.multiple) * self.multiple, self.sizes)
         whole = self.whole & ~(self.vanishing & (kept == 0))
@@ -159,7 +159,7 @@ class Gauge:
 
     def _states(self, kept: Tensor) -> Tensor:
         states = torch.ones(len(kept), self.units + 1, dtype=torch.bool, device=kept.device)
-        states[:, self.columns] = self.opened(self._filled(kept))
+        states[:, self.columns] = self.opened(self.filled(kept))
         return states
 
 

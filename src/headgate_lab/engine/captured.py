@@ -55,3 +55,33 @@ def captured_where_possible(step: Callable[[], None], state: Sequence[Tensor]) -
         for tensor, old in zip(state, before, strict=True):
             tensor.copy_(old)
     return replay
+
+
+class PlainThenCaptured:
+    """A step that is taken plainly a few times and captured then. Every call is one step, none is taken in vain.
+
+    Args:
+        step: as for `captured`, but taken never before, and without generators.
+        device: where it computes; anywhere but on CUDA it stays plain.
+    """
+
+    def __init__(self, step: Callable[[], None], device: torch.device) -> None:
+        self._step, self._plain_left = step, PLAIN_STEPS
+        on_cuda = device.type == "cuda"
+        self._replay = None if on_cuda else step
+        self._aside = torch.cuda.Stream(device) if on_cuda else None
+
+    def __call__(self) -> None:
+        """One step."""
+        if self._replay is None and not self._plain_left:
+            self._replay = captured(self._step)
+        if self._replay is not None:
+            self._replay()
+            return
+        # On a stream of its own, as torch asks of steps before a capture.
+        self._plain_left -= 1
+        assert self._aside is not None
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
+            self._step()
+        torch.cuda.current_stream().wait_stream(self._aside)

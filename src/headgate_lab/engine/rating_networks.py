@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,37 +16,14 @@ from torch.func import functional_call, stack_module_state
 from torch.utils._pytree import tree_map_only
 
 import headgate as hg
-from headgate_lab.data.subgraph_batch import Batch, Batches
+from headgate_lab.data.batch_index import Batch
+from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import Subgraphs
+from headgate_lab.engine.fitting import OFFSET, Fitting, adam, load_moments_, set_rates_
+from headgate_lab.engine.rating_steps import FixedRatingSteps, RatingSteps
 from headgate_lab.engine.stacked import forbid_tf32
 from headgate_lab.models.igmc import Head, Igmc, targets
 from headgate_lab.models.relational import Weights, roughness
-
-OFFSET = "head.gate.offset"
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """How networks are trained; the defaults are IGMC's.
-
-    Attributes:
-        strength: weight of the offset of the head's gate, where there is one.
-        dropout: how much of the head's hidden units is left out in training.
-        edge_dropout: how many edges are, each direction by itself.
-        smoothness: weight of the roughness of relations, summed over the layers.
-        lr: Adam's learning rate; a tenth of it after every `fall` epochs.
-        batch: pairs a step.
-        offset_lr: Adam's learning rate for the offset of the gate; None: the same.
-    """
-
-    strength: float = 0.0
-    dropout: float = 0.0
-    edge_dropout: float = 0.2
-    smoothness: float = 1e-3
-    lr: float = 1e-3
-    fall: int = 50
-    batch: int = 50
-    offset_lr: float | None = None
 
 
 class RatingNetworks:
@@ -60,6 +36,7 @@ class RatingNetworks:
         fitting: how to learn.
         seeds: of the order of pairs, and of what is left out.
         device: where.
+        fixed: whether all steps have one shape, so that they can be captured; None: on CUDA, where that is done.
     """
 
     def __init__(
@@ -70,6 +47,8 @@ class RatingNetworks:
         fitting: Fitting,
         seeds: Sequence[int],
         device: torch.device,
+        *,
+        fixed: bool | None = None,
     ) -> None:
         forbid_tf32()
         self.fitting, self.seeds, self.device, self.done = fitting, list(seeds), device, 0
@@ -79,29 +58,26 @@ class RatingNetworks:
         parameters, buffers = stack_module_state(list(networks))
         self.parameters = {name: value.detach().to(device).requires_grad_() for name, value in parameters.items()}
         self.buffers = {name: value.detach().to(device) for name, value in buffers.items()}
-        self.optimizer = torch.optim.Adam(self._groups(), lr=fitting.lr, fused=True)
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer = adam(self.parameters, fitting, device)
+        self.total = torch.zeros(len(self.seeds), device=device)
+        self.fixed = device.type == "cuda" if fixed is None else fixed
+        self.steps = self._steps()
         gate = networks[0].head.gate
         self.lowest = float(gate.lowest) if isinstance(gate, hg.Gate) and gate.floor else None
 
     def epoch(self) -> list[float]:
         """Learns from every pair once; the mean squared error of each network on the way."""
-        size, (order, kept, noise) = self.fitting.batch, self.drawn()
-        ratings = self.ratings[order].to(self.device)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * 0.1 ** (self.done // self.fitting.fall)
-        total = torch.zeros(len(self.seeds), device=self.device)
-        for begin in range(0, order.shape[1], size):
-            part = slice(begin, begin + size)
-            batch = self.batches.batch(order[:, part], kept)
-            errors = self.step(batch, ratings[:, part], None if noise is None else noise[:, part])
-            total += errors * batch.pairs
+        set_rates_(self.optimizer, self.fitting, self.done)
+        self.total.zero_()
+        self.steps.begin_(*self.drawn())
+        for number in range(len(self.steps)):
+            self.steps.take_(number)
         self.done += 1
-        means: list[float] = (total / order.shape[1]).tolist()
+        means: list[float] = (self.total / len(self.ratings)).tolist()
         return means
 
-    def step(self, batch: Batch, ratings: Tensor, noise: Tensor | None) -> Tensor:
-        """One step of all networks; the mean squared error of each before it."""
+    def step(self, batch: Batch, ratings: Tensor, noise: Tensor | None) -> None:
+        """One step of all networks; adds up the squared errors of each before it."""
         layers = self._layers()
         predicted, penalty = self._rated(layers, batch, noise)
         errors = (predicted - ratings).square().mean(1)
@@ -113,7 +89,7 @@ class RatingNetworks:
         self.optimizer.step()
         if self.lowest is not None:
             self.parameters[OFFSET].data.clamp_(min=self.lowest)
-        return errors.detach()
+        self.total += errors.detach() * batch.pairs
 
     @torch.no_grad()
     def predict(self, batches: Batches) -> Tensor:
@@ -143,7 +119,8 @@ class RatingNetworks:
         """Goes on where `state_dict` was taken."""
         for name, value in self.parameters.items():
             value.copy_(state["parameters"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments_(self.optimizer, state["optimizer"])
+        self.steps = self._steps()  # a captured step would go on with the tensors that the optimizer had before
         self.done = state["done"]
 
     def drawn(self) -> tuple[Tensor, Any, Tensor | None]:
@@ -160,12 +137,10 @@ class RatingNetworks:
         noise = torch.stack([torch.rand(shape, generator=one, device=self.device) < share for one in there])
         return order, kept, noise
 
-    def _groups(self) -> list[dict[str, Any]]:
-        """One group, or the offsets in one of their own."""
-        if self.fitting.offset_lr is None:
-            return [{"params": list(self.parameters.values())}]
-        others = [value for name, value in self.parameters.items() if name != OFFSET]
-        return [{"params": others}, {"params": [self.parameters[OFFSET]], "lr": self.fitting.offset_lr}]
+    def _steps(self) -> RatingSteps:
+        """Of epochs to come."""
+        kind = FixedRatingSteps if self.fixed else RatingSteps
+        return kind(self.batches, self.ratings, self.fitting.batch, self.step)
 
     def _layers(self) -> list[Weights]:
         return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headgate_lab.data.subgraph_batch import Batch
+from headgate_lab.data.batch_index import Batch
 
 # So many times more relations than bases count as few.
 FEW = 2
@@ -56,7 +56,7 @@ def chord_gradients(
     inputs, outputs = bases.shape[2:]
     if are_few(relations, count):
         table = arriving.new_zeros(networks * batch.crossing * relations, outputs)
-        table = table.index_add_(0, _rows(batch), arriving).view(networks, batch.crossing, -1)
+        table = table.index_add_(0, _rows(batch), arriving).view(networks, batch.crossing, relations * outputs)
         matrices = torch.bmm(states.mT, table).view(networks, inputs, relations, outputs).transpose(1, 2).flatten(2)
         of_mix = torch.bmm(matrices, bases.flatten(2).mT)
         return torch.bmm(table, kept.mT), of_mix, torch.bmm(mix.mT, matrices).view_as(bases)
@@ -64,7 +64,8 @@ def chord_gradients(
     apart = arriving.unsqueeze(1)
     of_mix = torch.zeros_like(mix).view(-1, count)
     of_mix.index_add_(0, batch.relations, (kept.index_select(0, batch.sources) * apart).sum(2))
-    table = torch.zeros_like(kept).index_add_(0, batch.sources, mixes * apart).view(networks, batch.crossing, -1)
+    table = torch.zeros_like(kept).index_add_(0, batch.sources, mixes * apart)
+    table = table.view(networks, batch.crossing, count * outputs)
     of_wide = torch.bmm(states.mT, table).view(networks, inputs, count, outputs).transpose(1, 2)
     return torch.bmm(table, wide.mT), of_mix.view_as(mix), of_wide
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from headgate_lab.data.subgraph_batch import Batch
+from headgate_lab.data.batch_index import Batch
 from headgate_lab.models.autoencoder import linear
 from headgate_lab.models.relational import RelationalLayer, Weights, relational, relational_centre
 

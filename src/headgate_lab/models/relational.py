@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headgate_lab.data.subgraph_batch import Batch
+from headgate_lab.data.batch_index import Batch
 from headgate_lab.models.chords import chord_messages
 from headgate_lab.models.relational_gradients import gradients
 

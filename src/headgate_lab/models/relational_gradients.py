@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headgate_lab.data.subgraph_batch import Batch
+from headgate_lab.data.batch_index import Batch
 from headgate_lab.models.chords import chord_gradients
 
 

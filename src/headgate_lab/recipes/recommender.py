@@ -31,8 +31,9 @@ import headgate as hg
 from headgate_lab.data import monti
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import RatingGraph, Subgraphs, enclosing
+from headgate_lab.engine.fitting import Fitting
 from headgate_lab.engine.job import Job, Metrics, Recipe, later
-from headgate_lab.engine.rating_networks import Fitting, RatingNetworks, compacted
+from headgate_lab.engine.rating_networks import RatingNetworks, compacted
 from headgate_lab.models.igmc import Igmc
 from headgate_lab.recipes.experiment import Experiment
 

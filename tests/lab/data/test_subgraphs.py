@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from headgate_lab.data import subgraphs as module
+from headgate_lab.data.batch_index import Kept
 from headgate_lab.data.places import DataError
-from headgate_lab.data.subgraph_batch import Batches, Kept
+from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import RatingGraph, Subgraphs, enclosing
 from tests.lab.rated import Plain, dropped_subgraph, plain_subgraph, random_ratings
 
