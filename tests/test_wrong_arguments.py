@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,33 @@ def test_what_is_no_state_of_a_budget(state: Any) -> None:
     with pytest.raises(hg.ArgumentError, match=r"^Budget: load_state_dict takes what state_dict gave"):
         budget.load_state_dict(state)
     assert budget.state_dict().keys() == before.keys() and budget.state_dict()["step"] == before["step"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "words"),
+    [
+        ("step", -5, "step=-5 must be 0 or more"),
+        ("step", "x", "step='x' is not a whole number"),
+        ("step", None, "step=None is not a whole number"),
+        ("met", "no", "met='no' must be True or False"),
+        ("size", 2.5, "size=2.5 is not a whole number"),
+        ("full", -1, "full=-1 must be 0 or more"),
+        ("coming", [3], r"coming=\[3\] is not a whole number"),
+        ("strength", 0.5, r"strength must be a tensor of shape \(\), of finite numbers"),
+        ("level", torch.tensor(math.nan), r"level must be a tensor of shape \(\), of finite numbers"),
+        ("weights", 7, r"weights must be a tensor of shape \(1,\), of finite numbers"),
+    ],
+)
+def test_an_entry_that_no_state_of_a_budget_has(entry: str, value: Any, words: str) -> None:
+    """The others would all change something: none of them does."""
+    budget = hg.Budget(gated(), params=0.5, steps=1000)
+    before = budget.state_dict()
+    other = {"step": 70, "size": 50, "coming": 60, "strength": torch.tensor(0.5), "level": torch.tensor(0.1)}
+    with pytest.raises(hg.ArgumentError, match=f"^Budget: load_state_dict: {words}$"):
+        budget.load_state_dict({**before, **other, entry: value})
+    assert budget.state_dict() == before
+    budget.load_state_dict({**before, **other})
+    assert budget.state_dict()["step"] == 70 and float(budget.state_dict()["strength"]) == 0.5
 
 
 def test_a_where_that_fails_changes_nothing() -> None:

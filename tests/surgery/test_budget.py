@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ import headgate as hg
 from headgate.bank import bank_of
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
+from headgate.surgery.schedule import schedule_of
 from headgate_lab.data.digits import digits
 from headgate_lab.models.preresnet import PreResNet
 from tests.surgery.exactness import move_offsets_, parameters
@@ -372,13 +374,27 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
     assert "in that order" in bad(params=0.3, start=0.6)
     assert "in that order" in bad(params=0.3, reach=1.5)
     assert "gates need 36 or more" in bad(params=0.3, steps=50)
+    few = bad(params=1.5)
+    assert "params=1.5 asks for 1;" in few and "Above 1, params= is a number of them; a fraction" in few
+    assert "Above 1" not in bad(params=0.001)
+
+
+@pytest.mark.parametrize(("start", "reach"), [(0.1, 0.5), (0.0, 1.0), (0.499, 0.5), (0.33, 0.66), (0.0, 0.013)])
+def test_too_few_steps_tell_how_many_would_do(start: float, reach: float) -> None:
+    with pytest.raises(hg.ArgumentError, match=r"steps=\d+ or more would do") as caught:
+        schedule_of(30, reach, start)
+    enough = int(re.findall(r"steps=(\d+) or more", str(caught.value))[0])
+    for steps in range(enough, enough + 500):
+        schedule_of(steps, reach, start)
+    with pytest.raises(hg.ArgumentError, match="would do"):
+        schedule_of(int(enough - 4 / (reach - start)), reach, start)
 
 
 def test_models_without_inserted_gates_are_refused() -> None:
     with pytest.raises(hg.GateError, match="insert_gates_"):
         hg.Budget(Digits(), IMAGE, params=0.3, steps=STEPS)
     by_hand = nn.Sequential(nn.Linear(4, 8), hg.Gate(8), nn.Linear(8, 2))
-    with pytest.raises(hg.GateError, match="1 were placed by hand"):
+    with pytest.raises(hg.GateError, match=r"gates placed by hand \('1'\)"):
         hg.Budget(by_hand, torch.randn(2, 4), params=0.3, steps=STEPS)
 
 

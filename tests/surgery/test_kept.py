@@ -273,7 +273,7 @@ def test_a_gate_that_was_baked_shut_is_told_too():
 def test_hand_placed_gates_have_channels_only(of: str):
     model = nn.Sequential(nn.Linear(8, 4), hg.Gate(4, offset=-2.0), nn.Linear(4, 2))
     assert hg.kept(model) == 0.75
-    with pytest.raises(hg.GateError, match=f"of='{of}' needs gates that insert_gates_ has placed; 1 of Sequential"):
+    with pytest.raises(hg.GateError, match=f"of='{of}' needs gates that insert_gates_ has placed; '1' of Sequential"):
         hg.kept(model, of=of)
 
 

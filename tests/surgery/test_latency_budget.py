@@ -205,6 +205,37 @@ def test_resumed_training_is_the_same_training_on_another_machine(monkeypatch: p
     assert whole.budget.full == broken.budget.full and whole.budget.size == broken.budget.size
 
 
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (None, "another kind of size than latency_ms"),
+        (7, "times must be what a stopwatch has learned, and is none"),
+        ({"last": 3}, "and has no factor, times, works"),
+        ({"last": -3}, "times: last=-3 must be 0 or more"),
+        ({"works": torch.ones(2, 3)}, r"times: works must be a tensor of shape \(\d+, 7\), of finite numbers"),
+        ({"factor": 1.0}, r"times: factor must be a tensor of shape \(\)"),
+    ],
+)
+def test_a_state_without_what_was_learned_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, times: Any, words: str
+) -> None:
+    set_clock(monkeypatch, elements)
+    budget = Training(latency_ms=0.6 * total(Digits(), elements)).budget
+    before = budget.state_dict()
+    if isinstance(times, dict) and words.startswith("times"):
+        times = {**before["times"], **times}
+    other = {"step": 70, "strength": torch.tensor(0.5), "times": times}
+    with pytest.raises(hg.ArgumentError, match=words):
+        budget.load_state_dict({**before, **other})
+    after = budget.state_dict()
+    assert after["step"] == 0 and float(after["strength"]) == 0
+    assert all(
+        torch.equal(torch.as_tensor(one), after["times"][name])
+        for name, one in before["times"].items()
+        if name != "last"
+    )
+
+
 def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     set_clock(monkeypatch, elements)
     model = Digits().train()

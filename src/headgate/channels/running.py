@@ -92,15 +92,24 @@ def not_running(model: nn.Module, example: Example, operation: str, error: Excep
 
 
 def _complaint(model: nn.Module, example: Example, operation: str, path: str | None, error: Exception) -> Exception:
-    first = (str(error).strip().splitlines() or [""])[0][:300].rstrip(" .:!")
     if isinstance(error, ShapeError) and path is not None:
+        first = _first_line(error)
         return ShapeError(f"{operation}: gate {path!r}: {first}" if path else f"{operation}: {first}")
     where = f"module {path!r}: " if path else ""
     return ArgumentError(
         f"{operation}: {type(model).__name__} does not run on the example ({_described(example)}): {where}"
-        f"{type(error).__name__}: {first}. Give it what the model is called with: a tensor, a tuple of arguments or a "
+        f"{said_by(error)}. Give it what the model is called with: a tensor, a tuple of arguments or a "
         "dict of keyword arguments, of the model's dtype and on its device"
     )
+
+
+def said_by(error: Exception) -> str:
+    """An error in one line: its kind, and what it says first."""
+    return f"{type(error).__name__}: {_first_line(error)}".removesuffix(": ")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300].rstrip(" .:!")
 
 
 def _described(example: Example) -> str:

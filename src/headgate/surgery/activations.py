@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headgate.channels.running import said_by
 from headgate.channels.taps import Tap
-from headgate.errors import ArgumentError
-from headgate.surgery.information import mutual_information
+from headgate.errors import ArgumentError, HeadgateWarning
+from headgate.surgery.batches import Batch, in_words
+from headgate.surgery.information import FEWEST, mutual_information
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -25,8 +28,8 @@ class Activations(ABC):
         self._sizes = sizes
 
     @abstractmethod
-    def see(self, taps: Iterable[Tap], seen: list[Tensor], examples: int, outputs: Any, targets: Any) -> None:
-        """One batch: the activation at every tap, what the model returned, and what it should have."""
+    def see(self, taps: Iterable[Tap], seen: list[Tensor], outputs: Any, batch: Batch) -> None:
+        """One batch, the activation at every tap, and what the model returned."""
 
     @abstractmethod
     def importances(self) -> dict[str, Tensor]:
@@ -64,8 +67,9 @@ class Variance(Activations):
         super().__init__(sizes)
         self._moments: dict[tuple[str, int], Tensor] = {}
 
-    def see(self, taps: Iterable[Tap], seen: list[Tensor], examples: int, outputs: Any, targets: Any) -> None:
+    def see(self, taps: Iterable[Tap], seen: list[Tensor], outputs: Any, batch: Batch) -> None:
         """Adds to the counts, sums and sums of squares."""
+        examples = batch.examples
         for number, (tap, values) in enumerate(zip(taps, seen, strict=True)):
             sums, squares = (self._summed(tap, one, examples).sum(0) for one in (values, values.double().square()))
             moments = torch.stack([self._entries(tap, values, examples) * examples, sums, squares])
@@ -91,11 +95,9 @@ class Taylor(Activations):
         self._total: dict[str, Tensor] = {}
         self._examples = 0
 
-    def see(self, taps: Iterable[Tap], seen: list[Tensor], examples: int, outputs: Any, targets: Any) -> None:
+    def see(self, taps: Iterable[Tap], seen: list[Tensor], outputs: Any, batch: Batch) -> None:
         """Adds the size of every example's effect."""
-        loss = self._loss_fn(outputs, targets)
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise ArgumentError("order_by: loss_fn must return one number that depends on the model's outputs")
+        loss, examples = self._loss(outputs, batch), batch.examples
         slopes = torch.autograd.grad(loss.sum(), seen, allow_unused=True) if seen else ()
         effects: dict[str, Tensor] = {}
         for tap, values, slope in zip(taps, seen, slopes, strict=True):
@@ -105,6 +107,21 @@ class Taylor(Activations):
             # A mean over the batch has divided every example's own slope by their number.
             _added(self._total, site, examples * effect.abs().sum(0))
         self._examples += examples
+
+    def _loss(self, outputs: Any, batch: Batch) -> Tensor:
+        try:
+            loss = self._loss_fn(outputs, batch.targets)
+        except Exception as error:
+            raise ArgumentError(
+                f"{batch.name}: loss_fn failed ({said_by(error)}); it is called with what the model returns, "
+                f"{in_words(outputs)}, and with the batch's targets, {in_words(batch.targets)}"
+            ) from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise ArgumentError(
+                f"{batch.name}: loss_fn must return one number that depends on the model's outputs, not "
+                f"{in_words(loss)}{'' if getattr(loss, 'requires_grad', True) else ' without a gradient'}"
+            )
+        return loss
 
     def importances(self) -> dict[str, Tensor]:
         """The mean over all examples."""
@@ -119,13 +136,13 @@ class MutualInformation(Activations):
         self._means: dict[tuple[str, int], list[Tensor]] = {}
         self._targets: list[Tensor] = []
 
-    def see(self, taps: Iterable[Tap], seen: list[Tensor], examples: int, outputs: Any, targets: Any) -> None:
+    def see(self, taps: Iterable[Tap], seen: list[Tensor], outputs: Any, batch: Batch) -> None:
         """Keeps every example's means, and its target."""
+        targets, examples = batch.targets, batch.examples
         if not isinstance(targets, Tensor) or targets.dim() not in (1, 2) or len(targets) != examples:
-            shown = f"a tensor of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"{targets!r:.60}"
             raise ArgumentError(
-                f"order_by: mutual_information needs one target, or one row of targets, for each of the {examples} "
-                f"examples of a batch, not {shown}"
+                f"{batch.name}: mutual_information needs a tensor with one target, or one row of targets, for each of "
+                f"its {examples} examples, not {in_words(targets)}"
             )
         self._targets.append(targets.detach().cpu())
         for number, (tap, values) in enumerate(zip(taps, seen, strict=True)):
@@ -144,4 +161,10 @@ class MutualInformation(Activations):
                     f"order_by: what reads {site}, or a target, is not finite: look for infinities or NaNs"
                 )
             _added(total, site, mutual_information(values, targets))
+        if len(targets) < FEWEST:
+            warnings.warn(
+                f"order_by: mutual_information of {len(targets)} examples is mostly chance: give a few hundred",
+                HeadgateWarning,
+                stacklevel=5,
+            )
         return total

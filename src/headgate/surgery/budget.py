@@ -30,6 +30,7 @@ from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
 from headgate.surgery.misuse import refuse_baked, warn_of_a_jump, warn_of_missing_steps
 from headgate.surgery.push import Push
+from headgate.surgery.saved_state import SavedState
 from headgate.surgery.schedule import TRAVELS, schedule_of
 from headgate.surgery.stopwatch import Stopwatch
 from headgate.surgery.targets import only_one, refuse_another_model, refuse_another_size, target_of, time_target_of
@@ -223,22 +224,17 @@ class Budget:
             ArgumentError: this is no state of a budget, or one of other gates, of another kind of size, of a larger
                 target that is met, or of a model that is not loaded; nothing has been changed.
         """
-        if not isinstance(state, Mapping) or (missing := self.state_dict().keys() - state.keys()):
-            what = f"it has no {', '.join(sorted(missing))}" if isinstance(state, Mapping) else type(state).__name__
-            raise ArgumentError(f"Budget: load_state_dict takes what state_dict gave, and this is not it: {what}")
-        if (gates := len(state["weights"])) != len(self._bank.gates):
-            raise ArgumentError(f"Budget: this state is of {gates} gates, the model has {len(self._bank.gates)}")
-        refuse_another_size(self._of, state, self._full, self._target)
+        saved = SavedState.of(state, self.state_dict())
+        refuse_another_size(self._of, saved, self._full, self._target)
         self._claim.require()
-        if state["met"] and self._stopwatch is None:
-            refuse_another_model(self._of, state, self._gauge.size(self._gauge.kept()))
-        self._step, self.met, self._size = int(state["step"]), bool(state["met"]), int(state["size"])
-        coming = state["coming"]
-        self._coming = None if coming is None else Late(torch.tensor(coming))
-        self._push.load_state_dict(state)
-        if self._stopwatch is not None:
-            self._stopwatch.load_(self._gauge, state["times"])
-            self._full = int(state["full"])
+        if saved.met and self._stopwatch is None:
+            refuse_another_model(self._of, saved, self._gauge.size(self._gauge.kept()))
+        self._step, self.met, self._size = saved.step, saved.met, saved.size
+        self._coming = None if saved.coming is None else Late(torch.tensor(saved.coming))
+        self._push.load_state_dict(saved.push)
+        if self._stopwatch is not None and saved.times is not None:
+            self._stopwatch.load_(self._gauge, saved.times)
+            self._full = saved.full
         self._settle_bank()
 
     def _is_due(self) -> bool:
@@ -302,7 +298,8 @@ class Budget:
 
 def _bank(root: nn.Module) -> Bank:
     if placed := placed_gates(root):
-        raise GateError(f"Budget: {', '.join(sorted(placed))} were placed by hand; a budget needs inserted gates only")
+        named = ", ".join(map(repr, sorted(placed)))
+        raise GateError(f"Budget: gates placed by hand ({named}) cannot be steered; a budget needs inserted gates only")
     bank = bank_of(root)
     if bank is None:
         raise GateError(f"Budget: {type(root).__name__} has no inserted gates; insert_gates_(model, example) first")

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 MOST_BINS = 16
+# A table of bins and classes should hold so many examples in each place, on average; the smallest is two by two.
+IN_EACH = 5
+FEWEST = 2 * 2 * IN_EACH
 
 
 def mutual_information(values: Tensor, targets: Tensor) -> Tensor:
@@ -34,7 +37,7 @@ def mutual_information(values: Tensor, targets: Tensor) -> Tensor:
 def _binned(values: Tensor) -> Tensor:
     """The bin of every entry within its column, by its rank; equal entries share their middle rank."""
     examples = len(values)
-    bins = max(2, min(MOST_BINS, isqrt(examples // 5)))
+    bins = max(2, min(MOST_BINS, isqrt(examples // IN_EACH)))
     rows = values.T.contiguous()
     ranked = rows.sort(1).values
     twice = torch.searchsorted(ranked, rows) + torch.searchsorted(ranked, rows, right=True)

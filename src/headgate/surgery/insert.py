@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
+from headgate.channels.groups import analysed
 from headgate.channels.plan import Axis, Branch, Group, Plan
 from headgate.channels.trace import Example
 from headgate.curve import Scale
@@ -17,7 +18,7 @@ from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.masked import attach_
 from headgate.orders import Order, places_of
-from headgate.surgery.keep import Site, channels_each, sites
+from headgate.surgery.keep import Site, channels_each, first_names, sites
 from headgate.surgery.placement import Placement, put_masks_on_, rows_before_norm
 from headgate.surgery.planning import planned
 from headgate.surgery.rollback import undone_on_failure
@@ -75,7 +76,8 @@ def insert_gates_(
         readers: whether the entry of every residual branch gets a gate of its own on what it reads from its stream; in
             the small model its first layer picks those channels. What the stream's gate has closed is closed there too.
         order: which units close first: a named order, a permutation for models with one size of group, or orders by the
-            name of every site, as from `order_by`. Branches and readers of a stream that is gated take its order.
+            name of every site, as from `order_by`: also of sites that get no gate, but of nothing else. Branches and
+            readers of a stream that is gated take its order.
         scale: "relative" starts with masks of ones; "plain" is the paper's Eq. 2.
         floor: how many channels of each gate stay open whatever the strength; smaller groups get no gate. Where a unit
             is several channels, as an attention head is, so many units that they have that many: at least one.
@@ -100,6 +102,8 @@ def insert_gates_(
     _check_options(where, order, scale, branches, placement)
     given = Example.of(example)
     plan = planned(model, given, readers, "insert_gates_")
+    if isinstance(order, Mapping):
+        _refuse_unknown_names(order, model, given, plan)
     chosen = [site for site in sites(plan).values() if _wanted(site, plan, model, where, streams, floor)]
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
@@ -153,6 +157,19 @@ def _placed(site: Site, order: Order | Mapping[str, Order]) -> tuple[Tensor, int
         return places_of(order[site.name], site.size)
     except ArgumentError as error:
         raise ArgumentError(f"insert_gates_: order of {site.name!r}: {error}") from None
+
+
+def _refuse_unknown_names(order: Mapping[str, Order], model: nn.Module, given: Example, plan: Plan) -> None:
+    """An order may say more than is asked, as that from `order_by` does, but not of what is no site at all."""
+    unknown = [name for name in order if name not in sites(plan)]
+    if unknown:  # sites that failed in the trial, and readers where none are asked for, are sites all the same
+        found = sites(analysed(model, given, True, "insert_gates_"))
+        unknown = [name for name in unknown if name not in found]
+    if unknown:
+        raise ArgumentError(
+            f"insert_gates_: order names {first_names(unknown)}, and {type(model).__name__} has no site of that name; "
+            "print(find_groups(model, example, readers=True)) shows those that it has"
+        )
 
 
 def discard_gates_(model: nn.Module) -> None:

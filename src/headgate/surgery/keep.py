@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
@@ -16,6 +16,7 @@ from headgate.channels.readers import Reader
 from headgate.errors import ArgumentError
 
 Site = Group | Branch | Reader
+NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ def sites(plan: Plan) -> dict[str, Site]:
     """Everything a gate can act on, by name."""
     found: list[Site] = [*plan.groups, *plan.branches, *plan.readers]
     return {site.name: site for site in found}
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Names of sites for an error or a warning: the first few, quoted, and how many there are besides."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(repr, names[:NAMED])) + more
 
 
 def channels_each(plan: Plan, site: Site) -> int:

@@ -56,7 +56,7 @@ def kept(model: nn.Module, of: Of = "channels") -> float:
     now, root = status(model), unwrap(model, "kept")
     if of != "channels" and (by_hand := placed_gates(root)):
         raise GateError(
-            f"kept: of={of!r} needs gates that insert_gates_ has placed; {', '.join(sorted(by_hand))} of "
+            f"kept: of={of!r} needs gates that insert_gates_ has placed; {', '.join(map(repr, sorted(by_hand)))} of "
             f"{type(root).__name__} were placed by hand, and only of='channels' is known for them"
         )
     if of == "channels":

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
 
 from headgate.bank import bank_of
 from headgate.channels.groups import analysed
 from headgate.channels.plan import Branch, Group, Plan
+from headgate.channels.running import first_calls, said_by
 from headgate.channels.taps import TappedGraph
-from headgate.channels.trace import Example
-from headgate.errors import ArgumentError, GateError, TraceError
+from headgate.errors import ArgumentError, GateError, HeadgateWarning, TraceError
 from headgate.gated import unwrap
 from headgate.surgery.activations import Activations, LossFunction, MutualInformation, Taylor, Variance
+from headgate.surgery.batches import Batch, batches_on
 from headgate.surgery.importance import carried_by, magnitudes, norm_scales
-from headgate.surgery.keep import Site, sites
+from headgate.surgery.keep import Site, first_names, sites
+from headgate.surgery.recipe import named_tensors
+
+# What to look for where a criterion finds all units of a site equally important.
+ADVICE = {
+    "magnitude": "is the network trained?",
+    "norm_scale": "is the network trained?",
+    "variance": "is there more than one example, do they differ, and do activations depend on them?",
+    "taylor": "does the loss depend on the activations, and is it above its minimum?",
+    "mutual_information": "are there enough examples, of more than one target?",
+}
 
 Criterion = Literal["magnitude", "norm_scale", "variance", "taylor", "mutual_information"]
 
@@ -35,7 +47,8 @@ def order_by(
 
     Importance is measured where a gate acts: for a group at all layers that read it, for a reader at those it feeds,
     for a branch on what its last layer writes. Activations are those of evaluation mode; what a recurrent layer reads
-    from itself, step by step, is not seen. A site the criterion says nothing about is ordered by magnitude.
+    from itself, step by step, is not seen. A site the criterion says nothing about is ordered by magnitude; also one
+    whose units it finds all equally important, with a `HeadgateWarning`, and if that is all of them it is an error.
 
     - "magnitude": the Euclidean norm of all weights of two axes or more that write or read the unit.
     - "norm_scale": the sum of |scale| of the Batch-, Instance- and GroupNorms that normalise the unit.
@@ -43,7 +56,8 @@ def order_by(
     - "taylor": the mean over examples of |Σ gradient × activation|, summed over positions and over all layers that
       read it before the size is taken: to first order, what closing the unit does to the example's loss.
     - "mutual_information": between its activation, averaged over positions, and the target, over examples (in bins of
-      about equally many), summed over the layers that read it. A few hundred examples are needed, thousands are better.
+      about equally many), summed over the layers that read it. A few hundred examples are needed, thousands are
+      better; fewer than 20 give a `HeadgateWarning`.
 
     Args:
         model: a network without inserted gates. It is left exactly as it was, gradients and statistics included.
@@ -51,7 +65,8 @@ def order_by(
         batches: pairs (inputs, targets), as loaders yield them, or inputs alone where no target is needed: a tensor or
             a dict of keyword arguments. Several positional inputs are given as a tuple within a pair,
             ((first, second), None). Of "magnitude" and "norm_scale" only the first batch is looked at, for its shape.
-        loss_fn: for "taylor": of the model's outputs and the targets, averaged over the batch.
+        loss_fn: for "taylor": of the model's outputs and the targets, averaged over the batch. Gradients are enabled
+            for it, also where the caller has disabled them.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -61,51 +76,34 @@ def order_by(
         {'0': tensor([1, 0, 2])}
 
     Raises:
-        ArgumentError: an unknown criterion, no batches, batches without what the criterion needs, or a first axis of
-            activations that does not hold the examples.
+        ArgumentError: an unknown criterion, no batches, a batch (by its number, from 1) that the model does not run on,
+            that `loss_fn` fails on or that has not what the criterion needs, a first axis of activations that does not
+            hold the examples, or units that are equally important at every site.
         GateError: the model has inserted gates already, or nothing in it can be ordered.
         TraceError: activations are asked for, and torch.export cannot trace the model as a whole.
     """
     root = _checked(model, criterion, batches, loss_fn)
     device = next((tensor.device for tensor in (*root.parameters(), *root.buffers())), torch.device("cpu"))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        given = _given(batches, device)
+    with _gradients_possible(criterion == "taylor"), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        given = batches_on(device, batches)
         first = next(given, None)
         if first is None:
             raise ArgumentError("order_by: batches is empty; at least one is needed")
-        plan = analysed(root, first.inputs, True, "order_by")
+        plan = analysed(root, first.inputs, True, first.name)
         if not (known := sites(plan)):
             raise GateError(f"order_by: nothing in {type(root).__name__} can be gated:\n{plan}")
-        found = _importances(root, plan, criterion, _chained(first, given), loss_fn)
-        if not found:
-            raise ArgumentError(f"order_by: {criterion}: {type(root).__name__} has nothing that it could tell apart")
-        weighed = {name: found[name] if name in found else magnitudes(root, plan, site) for name, site in known.items()}
-    return {name: _places(name, importance) for name, importance in weighed.items()}
+        found = _importances(root, plan, criterion, chain([first], given), loss_fn)
+        told = _told_apart(root, criterion, found)
+        weighed = {name: told[name] if name in told else magnitudes(root, plan, site) for name, site in known.items()}
+        return {name: importance.argsort(stable=True).argsort() for name, importance in weighed.items()}
 
 
-@dataclass(frozen=True)
-class _Batch:
-    inputs: Example
-    targets: Any
-    paired: bool
-
-    @property
-    def examples(self) -> int:
-        """The first axis of the first tensor."""
-        tensors = [leaf for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.dim()]
-        if not tensors or not len(tensors[0]):
-            raise ArgumentError("order_by: a batch holds no examples, along the first axis of its first tensor")
-        return len(tensors[0])
-
-    @property
-    def leaves(self) -> list[Any]:
-        return tree_flatten((self.inputs.args, self.inputs.kwargs))[0]
-
-    @property
-    def signature(self) -> tuple[Any, ...]:
-        """What a graph is made for: everything but the numbers in tensors."""
-        leaves, spec = tree_flatten((self.inputs.args, self.inputs.kwargs))
-        return (spec, *(((*x.shape, x.dtype) if isinstance(x, Tensor) else repr(x)) for x in leaves))
+@contextmanager
+def _gradients_possible(needed: bool) -> Iterator[None]:
+    """If they are needed, no inference mode, so that they can be enabled; whether they are stays as it is."""
+    enabled = torch.is_grad_enabled()
+    with torch.inference_mode(torch.is_inference_mode_enabled() and not needed), torch.set_grad_enabled(enabled):
+        yield
 
 
 def _checked(model: nn.Module, criterion: str, batches: Any, loss_fn: Any) -> nn.Module:
@@ -124,33 +122,17 @@ def _checked(model: nn.Module, criterion: str, batches: Any, loss_fn: Any) -> nn
             "order_by: taylor needs loss_fn=, a function of the model's outputs and the targets, such as "
             "torch.nn.functional.cross_entropy"
         )
+    made = next((name for name, tensor in named_tensors(root).items() if tensor.is_inference()), None)
+    if criterion == "taylor" and made is not None:
+        raise ArgumentError(
+            f"order_by: taylor needs gradients, and {made!r} of the model was made under torch.inference_mode, where "
+            "there are none; make the model outside of it"
+        )
     return root
 
 
-def _given(batches: Iterable[Any], device: torch.device) -> Iterator[_Batch]:
-    """Every batch where the model is, as inputs and targets."""
-
-    def moved(leaf: Any) -> Any:
-        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
-
-    for batch in batches:
-        paired = isinstance(batch, (tuple, list))
-        if paired and len(batch) != 2:
-            raise ArgumentError(
-                f"order_by: a batch of {len(batch)} things is neither inputs nor a pair (inputs, targets); several "
-                "inputs go into a tuple within a pair, ((first, second), targets), where targets may be None"
-            )
-        inputs, targets = tree_map(moved, tuple(batch) if paired else (batch, None))
-        yield _Batch(Example.of(inputs), targets, paired)
-
-
-def _chained(first: _Batch, others: Iterator[_Batch]) -> Iterator[_Batch]:
-    yield first
-    yield from others
-
-
 def _importances(
-    root: nn.Module, plan: Plan, criterion: Criterion, batches: Iterator[_Batch], loss_fn: LossFunction | None
+    root: nn.Module, plan: Plan, criterion: Criterion, batches: Iterator[Batch], loss_fn: LossFunction | None
 ) -> dict[str, Tensor]:
     """By the name of every site that the criterion says something about."""
     known = sites(plan)
@@ -168,23 +150,25 @@ def _importances(
     return _observed(root, plan, Taylor(sizes, loss_fn), _with_targets(batches, criterion))
 
 
-def _with_targets(batches: Iterator[_Batch], criterion: str) -> Iterator[_Batch]:
+def _with_targets(batches: Iterator[Batch], criterion: str) -> Iterator[Batch]:
     for batch in batches:
         if not batch.paired:
-            raise ArgumentError(f"order_by: {criterion} needs targets; give pairs (inputs, targets)")
+            raise ArgumentError(f"{batch.name}: {criterion} needs targets; give pairs (inputs, targets)")
         yield batch
 
 
-def _observed(root: nn.Module, plan: Plan, measure: Activations, batches: Iterator[_Batch]) -> dict[str, Tensor]:
+def _observed(root: nn.Module, plan: Plan, measure: Activations, batches: Iterator[Batch]) -> dict[str, Tensor]:
     """What the measure makes of the activations of all batches."""
     reads = {name: carried_by(plan, site, _read(site)) for name, site in sites(plan).items() if _read(site)}
     graphs: dict[tuple[Any, ...], TappedGraph] = {}
     for batch in batches:
-        if batch.signature not in graphs:
-            graphs[batch.signature] = _tapped(root, batch.inputs, reads, plan)
-        graph = graphs[batch.signature]
-        outputs, seen = graph.run(batch.inputs, measure.differentiable)
-        measure.see(graph.taps, seen, batch.examples, outputs, batch.targets)
+        with _by_batch(root, batch):
+            if batch.signature not in graphs:
+                graphs[batch.signature] = TappedGraph(root, batch.inputs, reads, plan.branches)
+            graph = graphs[batch.signature]
+            outputs, seen = graph.run(batch.inputs, measure.differentiable)
+        with torch.set_grad_enabled(measure.differentiable):
+            measure.see(graph.taps, seen, outputs, batch)
     return measure.importances()
 
 
@@ -193,17 +177,35 @@ def _read(site: Site) -> tuple[tuple[str, int], ...]:
     return () if isinstance(site, Branch) else site.readers if isinstance(site, Group) else site.masked
 
 
-def _tapped(root: nn.Module, inputs: Example, reads: Any, plan: Plan) -> TappedGraph:
+@contextmanager
+def _by_batch(root: nn.Module, batch: Batch) -> Iterator[None]:
+    """A graph that cannot be made or run: either the model does not run on the batch, or it cannot be followed."""
     try:
-        return TappedGraph(root, inputs, reads, plan.branches)
-    except TraceError as error:
+        yield
+    except Exception as error:
+        first_calls(root, batch.inputs, batch.name)
         raise TraceError(
-            f"order_by: activations are followed through the whole graph of {type(root).__name__}; magnitude and "
-            f"norm_scale do without: {error}"
+            f"order_by: activations are followed through the whole graph of {type(root).__name__}, which fails on "
+            f"batch {batch.number}; magnitude and norm_scale do without: {said_by(error)}"
         ) from error
 
 
-def _places(name: str, importance: Tensor) -> Tensor:
-    if not bool(importance.isfinite().all()):
-        raise ArgumentError(f"order_by: the importance of units of {name} is not finite: look for infinities or NaNs")
-    return importance.argsort(stable=True).argsort()
+def _told_apart(root: nn.Module, criterion: Criterion, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The importances of those sites whose units are not all equally important; tells of the others."""
+    for name, importance in found.items():
+        if not bool(importance.isfinite().all()):
+            raise ArgumentError(
+                f"order_by: the importance of units of {name} is not finite: look for infinities or NaNs"
+            )
+    told = {name: one for name, one in found.items() if len(one) == 1 or bool((one != one[0]).any())}
+    if not told:
+        why = f": all units of a site are equally important; {ADVICE[criterion]}" if found else ""
+        raise ArgumentError(f"order_by: {criterion}: {type(root).__name__} has nothing that it could tell apart{why}")
+    if alike := [name for name in found if name not in told]:
+        warnings.warn(
+            f"order_by: {criterion} finds all units equally important at {first_names(alike)}: ordered by "
+            f"{'index' if criterion == 'magnitude' else 'magnitude'} there; {ADVICE[criterion]}",
+            HeadgateWarning,
+            stacklevel=3,
+        )
+    return told

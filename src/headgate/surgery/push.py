@@ -31,6 +31,8 @@ WEAKEST, STRONGEST = 1e-6, 1e6
 class Push:
     """The strength, and how it is shared among the gates. All on their device, so that nothing waits for it."""
 
+    STATE = ("strength", "level", "weights")
+
     def __init__(self, gates: int, device: torch.device) -> None:
         self.strength = torch.zeros((), device=device)
         self.level = torch.zeros((), device=device)  # the logarithm of the strength that keeps to the curve
@@ -65,10 +67,9 @@ class Push:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of the three."""
-        return {"strength": self.strength.clone(), "level": self.level.clone(), "weights": self.weights.clone()}
+        return {name: getattr(self, name).clone() for name in self.STATE}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Goes on where `state_dict` was taken, of as many gates."""
-        self.strength.copy_(state["strength"])
-        self.level.copy_(state["level"])
-        self.weights.copy_(state["weights"])
+        for name in self.STATE:
+            getattr(self, name).copy_(state[name])

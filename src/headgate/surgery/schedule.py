@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from headgate.arguments import number
@@ -40,10 +41,16 @@ def schedule_of(steps: int, reach: float, start: float) -> Schedule:
             f"Budget: start={start:g} and reach={reach:g} must be fractions of the steps, in that order"
         )
     schedule = Schedule(max(1, round(start * steps)), round(reach * steps))
-    needed = TRAVELS * 6 / FASTEST
+    needed = round(TRAVELS * 6 / FASTEST)
     if schedule.end - schedule.begin < needed:
         raise ArgumentError(
             f"Budget: between start={start:g} and reach={reach:g} of {steps} steps there are "
-            f"{max(0, schedule.end - schedule.begin)}; gates need {needed:.0f} or more to close without jumping"
+            f"{max(0, schedule.end - schedule.begin)}; gates need {needed} or more to close without jumping: "
+            f"steps={_enough(needed, reach - start)} or more would do, or a larger part between start and reach"
         )
     return schedule
+
+
+def _enough(needed: int, part: float) -> int:
+    """Steps of which this part is as many as needed, whatever becomes of its two ends when they are rounded."""
+    return math.ceil((needed + 1) / part)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from headgate.arguments import number
 from headgate.errors import ArgumentError
+from headgate.surgery.saved_state import SavedState
 from headgate.surgery.times import PER_MS
 
 
@@ -31,9 +31,14 @@ def target_of(of: str, wanted: float, full: int, least: int) -> int:
     if target < least:
         raise ArgumentError(
             f"Budget: {of}={wanted:g} asks for {target:,}; with every gate at its floor {least:,} are left "
-            f"({least / full:.1%} of {full:,}): the smallest size that can be reached"
+            f"({least / full:.1%} of {full:,}): the smallest size that can be reached{_meant(of, wanted)}"
         )
     return target
+
+
+def _meant(of: str, wanted: float) -> str:
+    """A number little above 1 was hardly meant as one."""
+    return f". Above 1, {of}= is a number of them; a fraction of the network's lies below 1" if wanted > 1 else ""
 
 
 def time_target_of(wanted_ms: float, full: int, least: int) -> int:
@@ -51,28 +56,28 @@ def time_target_of(wanted_ms: float, full: int, least: int) -> int:
     return target
 
 
-def refuse_another_size(of: str, state: Mapping[str, Any], full: int, target: int) -> None:
+def refuse_another_size(of: str, saved: SavedState, full: int, target: int) -> None:
     """Refuses the saved state of a budget of another kind, network or target.
 
     Of times only the kind can be told: they differ from run to run, and what is counted does not.
     """
     counted = of != "latency_ms"
-    if counted != (state["times"] is None) or (counted and int(state["full"]) != full):
+    if counted != (saved.times is None) or (counted and saved.full != full):
         raise ArgumentError(
             f"Budget: this state is of another kind of size than {of}, or of another network: its full size is "
-            f"{int(state['full']):,}, and here it is {full:,}"
+            f"{saved.full:,}, and here it is {full:,}"
         )
-    if counted and state["met"] and int(state["size"]) > target:
+    if counted and saved.met and saved.size > target:
         raise ArgumentError(
-            f"Budget: this state has met a target of its own with {int(state['size']):,} {of}, more than the "
-            f"{target:,} asked for here; begin a new budget instead of loading it"
+            f"Budget: this state has met a target of its own with {saved.size:,} {of}, more than the {target:,} asked "
+            "for here; begin a new budget instead of loading it"
         )
 
 
-def refuse_another_model(of: str, state: Mapping[str, Any], size: int) -> None:
+def refuse_another_model(of: str, saved: SavedState, size: int) -> None:
     """Refuses the state of a budget that is met where the model's gates leave another size than they did then."""
-    if int(state["size"]) != size:
+    if saved.size != size:
         raise ArgumentError(
-            f"Budget: this state is of a network cut to {int(state['size']):,} {of}, and here the gates leave "
-            f"{size:,}; load the model's state before the budget's"
+            f"Budget: this state is of a network cut to {saved.size:,} {of}, and here the gates leave {size:,}; load "
+            "the model's state before the budget's"
         )
