@@ -165,7 +165,9 @@ def test_status_prints_as_a_table():
     model[1].frozen = True
     hg.bake_(model[4])
     model[1].frozen = True
-    assert [line.split()[-1] for line in str(hg.status(model)).split("\n")[1:3]] == ["frozen", "baked"]
+    first, second = (line.split() for line in str(hg.status(model)).split("\n")[1:3])
+    assert (first[-1], second[-1]) == ("frozen", "baked")
+    assert second[1] == "–" != first[1]
 
 
 def test_the_table_is_as_wide_as_the_longest_name():

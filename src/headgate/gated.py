@@ -186,7 +186,9 @@ class Status:
         lines = [f"{'gate':<{width}}  offset   open/total"]
         for gate in self.gates:
             note = "  baked" if gate.baked else "  frozen" if gate.frozen else ""
-            lines.append(f"{gate.name:<{width}}  {gate.offset:+.3f}  {gate.open:>5}/{gate.total}{note}")
+            # A baked gate does not listen to its offset, which may say something else than what is open.
+            offset = "–" if gate.baked else f"{gate.offset:+.3f}"
+            lines.append(f"{gate.name:<{width}}  {offset:<6}  {gate.open:>5}/{gate.total}{note}")
         lines.append(f"{'all':<{width}}          {self.open:>5}/{self.total}  {self.open / self.total:.1%}")
         return "\n".join(lines)
 
