@@ -438,7 +438,7 @@ def test_inserted_and_hand_placed_gates_together(given: bool, tmp_path: Path) ->
     small = hg.compact(model, example if given else None)
     assert error(outputs(model, example), outputs(small, example)) < LIMIT
     assert list(small.features[3].weight.shape[:2]) == [opened["gate"], opened["features.0"]]
-    with pytest.raises(hg.GateError, match="gate of Both were placed by hand"):
+    with pytest.raises(hg.GateError, match="'gate' of Both were placed by hand"):
         hg.kept(model, of="params")
     hg.save(small, tmp_path / "small.safetensors")
     again = hg.load(tmp_path / "small.safetensors", Both)
