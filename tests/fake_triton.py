@@ -1,17 +1,20 @@
 """As much of Triton as our kernels use, on CPU tensors: they run as plain Python, one tile after another.
 
 What is tested with it is their index arithmetic. That they compute the same when compiled for a GPU is what
-`benchmarks/fused_masks.py` and `benchmarks/fused_norms.py` record.
+`benchmarks/fused_masks.py`, `benchmarks/fused_norms.py` and `benchmarks/few_channels.py` record.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -53,6 +56,10 @@ def maximum(value: Tensor, least: float) -> Tensor:
     return value.clamp_min(least)
 
 
+def dot(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
+    return total + left.float() @ right.float()
+
+
 class Launcher:
     """`kernel[grid](…)`, as with Triton."""
 
@@ -69,11 +76,22 @@ class Launcher:
         return launch
 
 
+def kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of kernels, imported anew so that they run here; whoever imports it after that gets another."""
+    with monkeypatch.context() as importing:  # torch must not take the imitation for Triton
+        for module, imitation in modules().items():
+            importing.setitem(sys.modules, module, imitation)
+        importing.delitem(sys.modules, name, raising=False)
+        imitated = importlib.import_module(name)
+    sys.modules.pop(name, None)
+    return imitated
+
+
 def modules() -> dict[str, ModuleType]:
     """What to put into `sys.modules`."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     vars(triton).update(jit=lambda kernel: Launcher(kernel, language), language=language)
-    names = {"load": load, "store": store, "maximum": maximum, "constexpr": object}
+    names = {"load": load, "store": store, "maximum": maximum, "dot": dot, "constexpr": object}
     same = {name: getattr(torch, name) for name in ("arange", "sum", "zeros", "where", "sqrt", "int64", "float32")}
     vars(language).update(names, **same)
     return {"triton": triton, "triton.language": language}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
 from typing import Any
 
 import pytest
@@ -21,13 +19,7 @@ from tests import fake_triton
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Everything goes through the kernels, in tiles so small that there are several; what did is returned."""
-    name = "headgate_lab.models.norm_kernels"
-    with monkeypatch.context() as importing:  # torch must not take the imitation for Triton
-        for module, imitation in fake_triton.modules().items():
-            importing.setitem(sys.modules, module, imitation)
-        importing.delitem(sys.modules, name, raising=False)
-        imitated = importlib.import_module(name)
-    sys.modules.pop(name, None)
+    imitated = fake_triton.kernels("headgate_lab.models.norm_kernels", monkeypatch)
     taken: list[Tensor] = []
 
     def any_is_fast(x: Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import sys
 from typing import Any
 
 import pytest
@@ -22,12 +21,7 @@ from tests.surgery.gated_nets import NETS, apart, expected_gradients, gradients,
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every weight that the kernels can take goes through them, in tiles so small that there are several."""
-    with monkeypatch.context() as importing:  # torch must not take the imitation for Triton
-        for name, module in fake_triton.modules().items():
-            importing.setitem(sys.modules, name, module)
-        importing.delitem(sys.modules, "headgate.kernels", raising=False)
-        imitated = importlib.import_module("headgate.kernels")
-    sys.modules.pop("headgate.kernels", None)
+    imitated = fake_triton.kernels("headgate.kernels", monkeypatch)
     monkeypatch.setattr(fused, "_kernels", lambda: imitated)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(fused, "is_fast_for", lambda weight: weight.dtype == torch.float32)

@@ -20,6 +20,8 @@ from torch.nn.functional import relu
 
 # Numbers that a program has before it at a time, of 16 channels at least and 64 at most.
 TILE, FEWEST, MOST = 4096, 16, 64
+# Numbers of half precision that a thread reads at once.
+READ_AT_ONCE = 8
 # Programs that add up: two for each of a GPU's multiprocessors.
 PROGRAMS = 256
 
@@ -79,6 +81,12 @@ class Tiles(NamedTuple):
     wide: int
 
     @property
+    def units(self) -> tuple[int, int]:
+        """The channels as a number of units, and how many are one."""
+        unit = unit_of(self.channels)
+        return self.channels // unit, unit
+
+    @property
     def grid(self) -> tuple[int, int]:
         """A program for every tile."""
         return -(-self.rows // self.tall), -(-self.channels // self.wide)
@@ -93,7 +101,7 @@ class Tiles(NamedTuple):
 def tiles(x: Tensor) -> Tiles:
     """As narrow as the channels are."""
     channels = x.shape[1]
-    wide = min(MOST, max(FEWEST, _power_of_two(channels)))
+    wide = min(MOST, max(FEWEST, power_of_two(channels)))
     return Tiles(x.numel() // channels, channels, TILE // wide, wide)
 
 
@@ -108,7 +116,8 @@ class FewPasses(torch.autograd.Function):
         partial = torch.empty((2, how.lines, how.channels), device=x.device)
         mean, inverse = torch.empty((2, how.channels), device=x.device).unbind(0)
         result = torch.empty_like(x)
-        run.add_up[how.lines, across](x, partial, how.rows, how.channels, how.lines, how.tall, how.wide)
+        units, unit = how.units
+        run.add_up[how.lines, across](x, partial, how.rows, units, how.lines, unit, how.tall, how.wide)
         run.finish[(-(-how.channels // FEWEST),)](
             x,
             partial,
@@ -122,10 +131,10 @@ class FewPasses(torch.autograd.Function):
             how.lines,
             running.epsilon,
             running.momentum,
-            _power_of_two(how.lines),
+            power_of_two(how.lines),
             FEWEST,
         )
-        sizes = (how.rows, how.channels, how.tall, how.wide)
+        sizes = (how.rows, units, unit, how.tall, how.wide)
         run.apply[down, across](x, mean, inverse, weight, bias, result, *sizes)
         ctx.save_for_backward(x, mean, inverse, weight, bias)
         ctx.how = how
@@ -142,17 +151,22 @@ class FewPasses(torch.autograd.Function):
         partial = torch.empty((2, how.lines, how.channels), device=x.device)
         bias_slope, weight_slope = torch.empty((2, how.channels), device=x.device).unbind(0)
         passed = torch.empty_like(x)
-        known = (x, gradient, mean, inverse, weight, bias)
-        run.add_up_back[how.lines, across](*known, partial, how.rows, how.channels, how.lines, how.tall, how.wide)
+        known, (units, unit) = (x, gradient, mean, inverse, weight, bias), how.units
+        run.add_up_back[how.lines, across](*known, partial, how.rows, units, how.lines, unit, how.tall, how.wide)
         run.finish_back[(-(-how.channels // FEWEST),)](
-            partial, bias_slope, weight_slope, how.channels, how.lines, _power_of_two(how.lines), FEWEST
+            partial, bias_slope, weight_slope, how.channels, how.lines, power_of_two(how.lines), FEWEST
         )
-        sizes = (how.rows, how.channels, how.tall, how.wide)
+        sizes = (how.rows, units, unit, how.tall, how.wide)
         run.apply_back[down, across](*known, bias_slope, weight_slope, passed, *sizes)
         return passed, weight_slope, bias_slope, None
 
 
-def _power_of_two(number: int) -> int:
+def unit_of(*widths: int) -> int:
+    """What all of them are multiples of and a GPU reads at once, 16 bytes; 1 if there is no such thing."""
+    return READ_AT_ONCE if all(width % READ_AT_ONCE == 0 for width in widths) else 1
+
+
+def power_of_two(number: int) -> int:
     """The smallest that is not below the number."""
     return 1 << (number - 1).bit_length()
 

@@ -3,7 +3,9 @@
 Imported on demand (`headgate_lab.models.norm`), since only a torch for GPUs brings Triton along. Images are a matrix:
 a row for every pixel, a column for every channel. Sums over rows are taken in two steps, first by so many programs
 (`lines`), each of its own rows, then over programs: no order of execution can change the result. Values are counted
-from those of the first row, so that squares do not swamp a variance. No annotations but those Triton understands.
+from those of the first row, so that squares do not swamp a variance. Where many are read, channels are told as so many
+units of `UNIT`, so that the compiler knows where a row can be read in larger pieces. No annotations but those Triton
+understands.
 """
 
 import triton
@@ -11,8 +13,18 @@ import triton.language as tl
 
 
 @triton.jit
-def add_up(x, partial, rows, channels, lines, TILE_ROWS: tl.constexpr, TILE_CHANNELS: tl.constexpr):
+def add_up(
+    x,
+    partial,
+    rows,
+    units,
+    lines,
+    UNIT: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_CHANNELS: tl.constexpr,
+):
     """Each program's sums of values and of their squares, a line each in the two halves of `partial`."""
+    channels = units * UNIT
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
     first = tl.load(x + channel, mask=known, other=0.0).to(tl.float32)
@@ -77,11 +89,13 @@ def apply(
     bias,
     result,
     rows,
-    channels,
+    units,
+    UNIT: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_CHANNELS: tl.constexpr,
 ):
     """One tile of the result."""
+    channels = units * UNIT
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
@@ -106,12 +120,14 @@ def add_up_back(
     bias,
     partial,
     rows,
-    channels,
+    units,
     lines,
+    UNIT: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_CHANNELS: tl.constexpr,
 ):
     """Each program's sums of gradients, and of gradients times normalised values, as in `add_up`."""
+    channels = units * UNIT
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
     middle = tl.load(mean + channel, mask=known, other=0.0)
@@ -168,11 +184,13 @@ def apply_back(
     weight_slope,
     passed,
     rows,
-    channels,
+    units,
+    UNIT: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_CHANNELS: tl.constexpr,
 ):
     """One tile of the gradient that is passed on."""
+    channels = units * UNIT
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels

@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor, nn
 
+from headgate_lab.models.convolution import convolved
 from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.width import scaled
 
@@ -30,7 +31,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, 4·planes, H/stride, W/stride)."""
         out = self.conv1(norm_relu(self.bn1, x))
-        out = self.conv2(norm_relu(self.bn2, out))
+        out = convolved(self.conv2, norm_relu(self.bn2, out))
         out = self.conv3(norm_relu(self.bn3, out))
         result: Tensor = out + self.shortcut(x)
         return result

@@ -12,6 +12,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from headgate_lab.models.convolution import convolved
 from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.width import scaled
 
@@ -31,8 +32,8 @@ class Basic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, planes, H/stride, W/stride)."""
-        out = norm_relu(self.bn1, self.conv1(x))
-        return relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+        out = norm_relu(self.bn1, convolved(self.conv1, x))
+        return relu(self.bn2(convolved(self.conv2, out)) + self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -52,7 +53,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, 4·planes, H/stride, W/stride)."""
         out = norm_relu(self.bn1, self.conv1(x))
-        out = norm_relu(self.bn2, self.conv2(out))
+        out = norm_relu(self.bn2, convolved(self.conv2, out))
         return relu(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 

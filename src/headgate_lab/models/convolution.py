@@ -1,0 +1,113 @@
+"""Convolutions of 3 by 3 between few channels, as the narrow networks for CIFAR have them, by Triton kernels on a GPU.
+
+With 16 or 32 channels torch's take many times as long as reading and writing the images does, above all for the
+gradient of the weight. What these compute is the same up to rounding: `benchmarks/few_channels.py` records that, and
+how long both take.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from headgate_lab.models.norm import has_triton, power_of_two
+
+# Channels that a program can have before it, the fewest that Triton multiplies, and what they must be a multiple of.
+MOST, FEWEST, EIGHT = 64, 16, 8
+# Pixels that a program has before it at a time, where channels are up to 32 and where they are more.
+TALL, SHORT = 128, 64
+# Programs for each tap that add up the gradient of a weight.
+LINES = 64
+
+
+def convolved(layer: nn.Module, x: Tensor) -> Tensor:
+    """What the layer makes of images of shape (B, C, H, W). It need not be a convolution any more."""
+    if not (isinstance(layer, nn.Conv2d) and knows(layer) and is_fast_for(x)):
+        made: Tensor = layer(x)
+        return made
+    result: Tensor = FewChannels.apply(x, layer.weight)  # type: ignore[no-untyped-call]
+    return result
+
+
+def knows(layer: nn.Conv2d) -> bool:
+    """Whether it is what the kernels compute, and nothing more happens when it is called."""
+    plain = type(layer).forward is nn.Conv2d.forward and not layer._forward_hooks and not layer._forward_pre_hooks
+    shape = (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == ((3, 3), (1, 1), (1, 1), (1, 1))
+    simple = layer.bias is None and layer.groups == 1 and layer.padding_mode == "zeros"
+    few = all(count <= MOST and count % EIGHT == 0 for count in (layer.in_channels, layer.out_channels))
+    return plain and shape and simple and few
+
+
+def is_fast_for(x: Tensor) -> bool:
+    """Whether these are half precision images on a GPU, channels last."""
+    return (
+        x.is_cuda
+        and x.dtype == torch.bfloat16
+        and type(x) is Tensor
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.numel() < 2**31
+        and has_triton()
+    )
+
+
+class FewChannels(torch.autograd.Function):
+    """Images and a weight of shape (outputs, inputs, 3, 3), in any precision, to images of as many pixels."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """A border of zeros is taken to be around the images."""
+        ctx.dtype, weight = weight.dtype, weight.to(x.dtype, memory_format=torch.channels_last)
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, turned=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Of the images and of the weight, those that are asked for."""
+        x, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        wants_images, wants_weight = ctx.needs_input_grad
+        return (
+            _product(gradient, weight, turned=True) if wants_images else None,
+            _slopes(x, gradient).to(ctx.dtype) if wants_weight else None,
+        )
+
+
+def _product(x: Tensor, weight: Tensor, *, turned: bool) -> Tensor:
+    """Images times a weight or, if turned, the gradient of the result times it: that of the images."""
+    images, _, height, width = x.shape
+    outputs = weight.shape[1 if turned else 0]
+    result = torch.empty(
+        (images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    )
+    sizes, tiles = _sizes(x, outputs)
+    _kernels().convolve[(-(-sizes[0] // tiles[0]),)](x, weight, result, *sizes, turned, *tiles)
+    return result
+
+
+def _slopes(x: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of the weight, added up in two steps: no order of execution can change it."""
+    inputs, outputs = x.shape[1], gradient.shape[1]
+    sizes, tiles = _sizes(x, outputs)
+    lines = min(LINES, -(-sizes[0] // tiles[0]))
+    partial = torch.empty((lines, outputs, 3, 3, inputs), device=x.device)
+    _kernels().slopes[lines, 9](x, gradient, partial, *sizes, lines, *tiles)
+    return partial.sum(0).permute(0, 3, 1, 2)
+
+
+def _sizes(x: Tensor, outputs: int) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """What the kernels are told of images and channels, and what a program has before it: rows, inputs, outputs."""
+    images, inputs, height, width = x.shape
+    read, written = (max(FEWEST, power_of_two(count)) for count in (inputs, outputs))
+    tall = TALL if max(read, written) <= 32 else SHORT
+    return (images * height * width, height, width, inputs // EIGHT, outputs // EIGHT), (tall, read, written)
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module("headgate_lab.models.convolution_kernels")
