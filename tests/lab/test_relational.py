@@ -106,16 +106,21 @@ def test_networks_side_by_side_compute_what_each_computes_alone(relations: int) 
         )
 
 
-def test_roughness_is_that_of_the_matrices() -> None:
-    layer = RelationalLayer(3, 2, 5, generator=seeded()).double()
-    matrices = torch.einsum("rb,bio->rio", layer.mix, layer.bases)
-    wanted = sum(((matrices[r + 1] - matrices[r]) ** 2).sum() for r in range(4))
-    torch.testing.assert_close(roughness(layer.weights())[0], wanted)
+@pytest.mark.parametrize("relations", [5, 1])
+def test_roughness_is_that_of_the_matrices(relations: int) -> None:
+    layers = [RelationalLayer(inputs, 2, relations, generator=seeded(inputs)).double() for inputs in (3, 2)]
+    matrices = [torch.einsum("rb,bio->rio", layer.mix, layer.bases) for layer in layers]
+    wanted = sum((each.diff(dim=0) ** 2).sum() for each in matrices)
+    torch.testing.assert_close(roughness([layer.weights() for layer in layers])[0], wanted)
     several = [
         torch.randn(shape, dtype=torch.float64, generator=seeded()).requires_grad_()
-        for shape in ((2, 5, 4), (2, 4, 3, 2))
+        for shape in ((2, relations, 4), (2, 4, 3, 2), (2, relations, 4), (2, 4, 2, 2))
     ]
-    assert torch.autograd.gradcheck(lambda mix, bases: roughness(Weights(mix, bases, mix, mix)), several)
+
+    def of_two_layers(mix: Tensor, bases: Tensor, other_mix: Tensor, other_bases: Tensor) -> Tensor:
+        return roughness([Weights(mix, bases, mix, mix), Weights(other_mix, other_bases, mix, mix)])
+
+    assert torch.autograd.gradcheck(of_two_layers, several)
 
 
 def test_tanh() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -65,6 +66,12 @@ class Batch:
     def slots(self) -> int:
         """Of all targets, without the last one."""
         return 2 * self.copies * self.pairs * self.relation_count
+
+    @cached_property
+    def chord_rows(self) -> Tensor:
+        """Where each chord reads in a table of (crossing neighbour, relation); all layers read it, both ways."""
+        relations = self.relations if self.copies == 1 else self.relations % self.relation_count
+        return self.sources * self.relation_count + relations
 
 
 class Shape(NamedTuple):
