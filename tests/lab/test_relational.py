@@ -12,6 +12,7 @@ from headgate_lab.data.batch_index import Batch
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.igmc import Igmc
+from headgate_lab.models.products import summed_over_rows
 from headgate_lab.models.relational import RelationalLayer, Weights, relational, roughness, tanh_
 from tests.lab.rated import Plain, dropped_subgraph, plain_layer, plain_subgraph, random_ratings
 
@@ -121,6 +122,15 @@ def test_roughness_is_that_of_the_matrices(relations: int) -> None:
         return roughness([Weights(mix, bases, mix, mix), Weights(other_mix, other_bases, mix, mix)])
 
     assert torch.autograd.gradcheck(of_two_layers, several)
+
+
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 1030, 4384])
+def test_sums_over_many_rows_in_parts(rows: int) -> None:
+    """Also of rows that are the first ones of each network alone."""
+    left, right = (
+        torch.randn(3, rows + 5, width, dtype=torch.float64, generator=seeded(width))[:, :rows] for width in (4, 6)
+    )
+    torch.testing.assert_close(summed_over_rows(left, right), left.mT @ right)
 
 
 def test_tanh() -> None:

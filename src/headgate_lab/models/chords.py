@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headgate_lab.data.batch_index import Batch
+from headgate_lab.models.products import summed_over_rows
 
 # So many times more relations than bases count as few.
 FEW = 2
@@ -57,7 +58,8 @@ def chord_gradients(
     if are_few(relations, count):
         table = arriving.new_zeros(networks * batch.crossing * relations, outputs)
         table = table.index_add_(0, batch.chord_rows, arriving).view(networks, batch.crossing, relations * outputs)
-        matrices = torch.bmm(states.mT, table).view(networks, inputs, relations, outputs).transpose(1, 2).flatten(2)
+        matrices = summed_over_rows(states, table).view(networks, inputs, relations, outputs)
+        matrices = matrices.transpose(1, 2).flatten(2)
         of_mix = torch.bmm(matrices, bases.flatten(2).mT)
         return torch.bmm(table, kept.mT), of_mix, torch.bmm(mix.mT, matrices).view_as(bases)
     mixes = mix.view(-1, count, 1).index_select(0, batch.relations)
@@ -66,5 +68,5 @@ def chord_gradients(
     of_mix.index_add_(0, batch.relations, (kept.index_select(0, batch.sources) * apart).sum(2))
     table = torch.zeros_like(kept).index_add_(0, batch.sources, mixes * apart)
     table = table.view(networks, batch.crossing, count * outputs)
-    of_wide = torch.bmm(states.mT, table).view(networks, inputs, count, outputs).transpose(1, 2)
+    of_wide = summed_over_rows(states, table).view(networks, inputs, count, outputs).transpose(1, 2)
     return torch.bmm(table, wide.mT), of_mix.view_as(mix), of_wide

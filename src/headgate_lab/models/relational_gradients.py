@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headgate_lab.data.batch_index import Batch
 from headgate_lab.models.chords import chord_gradients
+from headgate_lab.models.products import summed_over_rows
 
 
 def gradients(
@@ -59,7 +60,7 @@ def _neighbours(
         of_around[:, : batch.crossing].add_(of_crossing)
     chord_mix.baddbmm_(sent, by_base.mT)
     chord_bases.add_(of_bases)
-    return chord_mix, chord_bases, torch.bmm(around.mT, arrived), arrived.sum(1)
+    return chord_mix, chord_bases, summed_over_rows(around, arrived), arrived.sum(1)
 
 
 def _heard(slots: Tensor, batch: Batch, around: Tensor) -> Tensor:
