@@ -59,12 +59,12 @@ def plain_layer(
 
 def dropped_subgraph(subgraphs: Subgraphs, kept: Kept, pair: int) -> Plain:
     """One subgraph with the edges that are left, every neighbour of a bundle as a node of its own."""
-    labels, edges, relations = [0, 1], [], subgraphs.relation_count
+    labels, edges = [0, 1], []
 
     def joined(spoke: int, speaks: bool, hears: bool) -> None:
-        node, is_user = len(labels), spoke >= relations
+        node, (relation, is_user) = len(labels), divmod(spoke, 2)
         labels.append(2 if is_user else 3)
-        ends = (node, 1 if is_user else 0, spoke % relations)
+        ends = (node, 1 if is_user else 0, relation)
         edges.extend([ends] * speaks + [(ends[1], ends[0], ends[2])] * hears)
 
     first, count = int(subgraphs.first_crossing[pair]), int(subgraphs.crossing[pair])

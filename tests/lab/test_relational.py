@@ -12,6 +12,7 @@ from headgate_lab.data.batch_index import Batch
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.igmc import Igmc
+from headgate_lab.models.products import summed_over_rows
 from headgate_lab.models.relational import RelationalLayer, Weights, relational, roughness, tanh_
 from tests.lab.rated import Plain, dropped_subgraph, plain_layer, plain_subgraph, random_ratings
 
@@ -106,16 +107,30 @@ def test_networks_side_by_side_compute_what_each_computes_alone(relations: int) 
         )
 
 
-def test_roughness_is_that_of_the_matrices() -> None:
-    layer = RelationalLayer(3, 2, 5, generator=seeded()).double()
-    matrices = torch.einsum("rb,bio->rio", layer.mix, layer.bases)
-    wanted = sum(((matrices[r + 1] - matrices[r]) ** 2).sum() for r in range(4))
-    torch.testing.assert_close(roughness(layer.weights())[0], wanted)
+@pytest.mark.parametrize("relations", [5, 1])
+def test_roughness_is_that_of_the_matrices(relations: int) -> None:
+    layers = [RelationalLayer(inputs, 2, relations, generator=seeded(inputs)).double() for inputs in (3, 2)]
+    matrices = [torch.einsum("rb,bio->rio", layer.mix, layer.bases) for layer in layers]
+    wanted = sum((each.diff(dim=0) ** 2).sum() for each in matrices)
+    torch.testing.assert_close(roughness([layer.weights() for layer in layers])[0], wanted)
     several = [
         torch.randn(shape, dtype=torch.float64, generator=seeded()).requires_grad_()
-        for shape in ((2, 5, 4), (2, 4, 3, 2))
+        for shape in ((2, relations, 4), (2, 4, 3, 2), (2, relations, 4), (2, 4, 2, 2))
     ]
-    assert torch.autograd.gradcheck(lambda mix, bases: roughness(Weights(mix, bases, mix, mix)), several)
+
+    def of_two_layers(mix: Tensor, bases: Tensor, other_mix: Tensor, other_bases: Tensor) -> Tensor:
+        return roughness([Weights(mix, bases, mix, mix), Weights(other_mix, other_bases, mix, mix)])
+
+    assert torch.autograd.gradcheck(of_two_layers, several)
+
+
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 1030, 4384])
+def test_sums_over_many_rows_in_parts(rows: int) -> None:
+    """Also of rows that are the first ones of each network alone."""
+    left, right = (
+        torch.randn(3, rows + 5, width, dtype=torch.float64, generator=seeded(width))[:, :rows] for width in (4, 6)
+    )
+    torch.testing.assert_close(summed_over_rows(left, right), left.mT @ right)
 
 
 def test_tanh() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -66,6 +68,12 @@ class Batch:
         """Of all targets, without the last one."""
         return 2 * self.copies * self.pairs * self.relation_count
 
+    @cached_property
+    def chord_rows(self) -> Tensor:
+        """Where each chord reads in a table of (crossing neighbour, relation); all layers read it, both ways."""
+        relations = self.relations if self.copies == 1 else self.relations % self.relation_count
+        return self.sources * self.relation_count + relations
+
 
 class Shape(NamedTuple):
     """The numbers of a `Batch`."""
@@ -83,14 +91,14 @@ class Entries(NamedTuple):
     Attributes:
         position: where they are there.
         copy: for which network.
-        pair: of which pair of the batch.
+        slot: the first slot of their pair.
         begin: the number that the first entry of the same pair has in the batch.
         place: their own number in it.
     """
 
     position: Tensor
     copy: Tensor
-    pair: Tensor
+    slot: Tensor
     begin: Tensor
     place: Tensor
 
@@ -115,7 +123,7 @@ def around(
     speaks, hears = kept.spokes[spokes.copy, :, spokes.position].unbind(1)
     outward[spokes.place] = torch.where(hears, slot, none)
     hearing, deaf = kept.bundles[bundles.copy, :, bundles.position].unbind(1)
-    deaf_nodes = shape.nodes * (bundles.copy + 1) - 2 + users_bundled
+    deaf_nodes = torch.add(users_bundled + (shape.nodes - 2), bundles.copy, alpha=shape.nodes)
     weights = torch.cat([speaks.float(), hearing, deaf])
     return labels, torch.cat([places, deaf_nodes]), torch.cat([slot, bundle_slot, bundle_slot]), weights, outward
 
@@ -125,8 +133,8 @@ def chord_ends(shape: Shape, chords: Entries, there: Subgraphs) -> Tensor:
     position, copy = chords.position, chords.copy
     user = there.chord_users[position].long() + chords.begin
     item = there.chord_items[position].long() + chords.begin
-    relation = there.chord_relations[position].long() + shape.relations * copy
-    return torch.stack([torch.cat([user, item]), torch.cat([item, user]), relation.repeat(2), copy.repeat(2)])
+    relation = torch.add(there.chord_relations[position].long(), copy, alpha=shape.relations)
+    return torch.cat([user, item, item, user, relation, relation, copy, copy]).view(4, -1)
 
 
 def chords_kept(chords: Entries, kept: Kept) -> Tensor:
@@ -134,18 +142,21 @@ def chords_kept(chords: Entries, kept: Kept) -> Tensor:
     return kept.chords[chords.copy, :, chords.position].T.flatten()
 
 
-def in_the_batch(shape: Shape, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def in_the_batch(shape: Shape, ends: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Sources, sinks and relations of a `Batch`, of such ends."""
     source, sink, relation, copy = ends
-    return source + shape.crossing * copy, sink + shape.nodes * copy, relation
+    return torch.add(source, copy, alpha=shape.crossing), torch.add(sink, copy, alpha=shape.nodes), relation
+
+
+def first_slots(shape: Shape, copy: Tensor, pair: Tensor) -> Tensor:
+    """Of these pairs of these copies."""
+    return 2 * shape.relations * shape.pairs * copy + pair
 
 
 def _slots(shape: Shape, entries: Entries, spokes: Tensor) -> tuple[Tensor, Tensor]:
     """The slot of each spoke, and 1 where it is a user's: those are joined with target items, which come second."""
     spoke = spokes[entries.position].long()
-    is_user = (spoke >= shape.relations).long()
-    relation = spoke - shape.relations * is_user + shape.relations * entries.copy
-    return (2 * relation + is_user) * shape.pairs + entries.pair, is_user
+    return torch.add(entries.slot, spoke, alpha=shape.pairs), spoke & 1
 
 
 def _ones(like: Tensor) -> Tensor:

@@ -24,12 +24,15 @@ from headgate_lab.data.batch_index import (
     around,
     chord_ends,
     chords_kept,
+    first_slots,
     in_the_batch,
 )
 from headgate_lab.data.subgraphs import Subgraphs
 
 # Of each copy. Dropped chords are spread over them: additions to a single one would wait for each other on a GPU.
 SPARE = 64
+# Nodes of a copy, and the crossing ones among them, are as many times this: sums over them can be made in equal parts.
+MULTIPLE = 16
 # What a subgraph consists of, as columns of `Subgraphs`: how many there are, where they begin, and the entries.
 COUNTS = "crossing", "bundles", "chords"
 FIRSTS = "first_crossing", "first_bundle", "first_chord"
@@ -68,9 +71,10 @@ class FixedBatches:
     """
 
     def __init__(self, subgraphs: Subgraphs, copies: int, pairs: int, room: Room) -> None:
-        around_targets = room.crossing + room.bundles
-        nodes = around_targets + SPARE + 2
-        self.shape = Shape(copies, pairs, room.crossing, nodes, subgraphs.relation_count)
+        crossing = _rounded(room.crossing)
+        around_targets = crossing + room.bundles
+        nodes = _rounded(around_targets + SPARE + 2)
+        self.shape = Shape(copies, pairs, crossing, nodes, subgraphs.relation_count)
         # As the numbers that the device computes with: small ones would be converted in every step.
         entries: dict[str, Any] = {name: _one_more(getattr(subgraphs, name).long()) for name in ENTRIES}
         self.there = dataclasses.replace(subgraphs, **entries)
@@ -81,14 +85,16 @@ class FixedBatches:
         self.spare = nodes * (copies - 1) + around_targets
         self.numbers = numbers = torch.arange(2 * max(*self.rooms, copies * pairs), device=subgraphs.spokes.device)
         copy, pair = numbers[: copies * pairs] // pairs, numbers[: copies * pairs] % pairs
-        self.copy, self.pair = copy.expand(3, -1), pair.expand(3, -1)
+        self.copy, self.slot = copy.expand(3, -1), first_slots(self.shape, copy, pair).expand(3, -1)
         # Where a copy's crossing neighbours, bundles, and crossing neighbours as the ends of chords begin.
-        self.starts = torch.stack([nodes * copy, nodes * copy + room.crossing, torch.zeros_like(copy)])
+        self.starts = torch.stack([nodes * copy, nodes * copy + crossing, torch.zeros_like(copy)])
         self.begun_by = torch.tensor([0, 1, 0], device=numbers.device)
-        beyond = [self.lasts, (copies - 1,) * 3, (0,) * 3, (self.spare, self.spare, 0), (0,) * 3]
+        # Of the last copy all through: a network whose states are not numbers must not reach another one's, even by 0.
+        last_slot = 2 * subgraphs.relation_count * pairs * (copies - 1)
+        beyond = [self.lasts, (copies - 1,) * 3, (last_slot,) * 3, (self.spare, self.spare, 0), (0,) * 3]
         self.beyond = torch.tensor(beyond, device=numbers.device).unsqueeze(2)
         both_ways = numbers[: 2 * room.all_chords]
-        self.dropped = torch.stack([both_ways % max(1, room.crossing), around_targets + both_ways % SPARE])
+        self.dropped = torch.stack([both_ways % max(1, crossing), around_targets + both_ways % SPARE])
 
     def batch(self, pairs: Tensor, kept: Kept) -> Batch:
         """The subgraphs of these pairs, numbers on the device of shape (copies, pairs).
@@ -103,24 +109,28 @@ class FixedBatches:
         by_copy = begins.view(3, self.shape.copies, -1)
         before = (by_copy - by_copy[:, :, :1]).flatten(1)
         starts = before.index_select(0, self.begun_by) + self.starts
-        told = torch.cat([torch.stack([firsts, self.copy, self.pair, starts, begins]), self.beyond], dim=2)
+        told = torch.cat([torch.stack([firsts, self.copy, self.slot, starts, begins]), self.beyond], dim=2)
         spokes, bundles, chords = (self._entries(kind, ends[kind], told[:, kind]) for kind in range(3))
         source_and_sink, others = chord_ends(self.shape, chords, self.there).split(2)
         led = torch.where(chords_kept(chords, kept), source_and_sink, self.dropped)
         return Batch(
             *self.shape,
             *around(self.shape, spokes, bundles, self.there, kept),
-            *in_the_batch(self.shape, torch.cat([led, others])),
+            *in_the_batch(self.shape, (*led, *others)),
         )
 
     def _entries(self, kind: int, ends: Tensor, told: Tensor) -> Entries:
         """As much as there is room for; those behind the last of `ends` are the one that is always dropped."""
         numbers = self.numbers[: self.rooms[kind]]
         owner = torch.searchsorted(ends, numbers, right=True)
-        first, copy, pair, begin, earlier = told.index_select(1, owner)
+        first, copy, slot, begin, earlier = told.index_select(1, owner)
         inside = numbers - earlier
         position = (first + inside).clamp_(max=self.lasts[kind])
-        return Entries(position, copy, pair, begin, (begin + inside).clamp_(max=self.spare))
+        return Entries(position, copy, slot, begin, (begin + inside).clamp_(max=self.spare))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // MULTIPLE) * MULTIPLE
 
 
 def _one_more(entries: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from headgate_lab.data.batch_index import (
     around,
     chord_ends,
     chords_kept,
+    first_slots,
     in_the_batch,
 )
 from headgate_lab.data.ragged import ragged
@@ -61,19 +62,20 @@ class Batches:
         nodes = most + int(bundles.sum(1).max()) + 2
         start = nodes * torch.arange(copies).unsqueeze(1)
         shape = Shape(copies, size, most, nodes, host.relation_count)
-        spokes = self._entries(crossing, host.first_crossing[pairs], before + start)
-        bundled = self._entries(bundles, host.first_bundle[pairs], bundles_before + start + most)
-        chords = self._entries(host.chords[pairs], host.first_chord[pairs], before)
+        spokes = self._entries(shape, crossing, host.first_crossing[pairs], before + start)
+        bundled = self._entries(shape, bundles, host.first_bundle[pairs], bundles_before + start + most)
+        chords = self._entries(shape, host.chords[pairs], host.first_chord[pairs], before)
         ends = chord_ends(shape, chords, self.there)
         if kept is not None:
             ends = ends[:, chords_kept(chords, kept)]
         return Batch(*shape, *around(shape, spokes, bundled, self.there, kept), *in_the_batch(shape, ends))
 
-    def _entries(self, counts: Tensor, first: Tensor, begins: Tensor) -> Entries:
+    def _entries(self, shape: Shape, counts: Tensor, first: Tensor, begins: Tensor) -> Entries:
         """Runs of so many entries from these positions on, numbered from there on in the batch; all (copies, pairs)."""
         numbers = torch.arange(counts.numel()).view_as(counts)
-        told = torch.stack([counts, first, numbers // counts.shape[1], numbers % counts.shape[1], begins]).flatten(1)
-        lengths, first, copy, pair, begins = told.to(self.device, non_blocking=True)
+        copy, pair = numbers // shape.pairs, numbers % shape.pairs
+        told = torch.stack([counts, first, copy, first_slots(shape, copy, pair), begins]).flatten(1)
+        lengths, first, copy, slot, begins = told.to(self.device, non_blocking=True)
         owner, inside = ragged(lengths, int(counts.sum()))
         begin = begins[owner]
-        return Entries(first[owner] + inside, copy[owner], pair[owner], begin, begin + inside)
+        return Entries(first[owner] + inside, copy[owner], slot[owner], begin, begin + inside)

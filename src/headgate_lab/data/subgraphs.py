@@ -50,7 +50,7 @@ class Subgraphs:
         crossing: how many crossing neighbours a pair has; `first_crossing`, where they begin.
         bundles: how many bundles; `first_bundle`, where they begin.
         chords: how many chords; `first_chord`, where they begin.
-        spokes: of every crossing neighbour, its relation to its target, plus `relation_count` if it is a user.
+        spokes: of every crossing neighbour, twice its relation to its target, plus 1 if it is a user.
         bundle_spokes: likewise of every bundle; `bundle_sizes`, how many neighbours it is.
         chord_users: of every chord, its user's place among the crossing neighbours of the pair; `chord_items` likewise.
         chord_relations: its relation.
@@ -166,13 +166,18 @@ def _extract(
         crossing,
         torch.bincount(bundle // kinds, minlength=len(users)),
         chords,
-        spokes[order].to(_smallest(kinds)),
-        (bundle % kinds).to(_smallest(kinds)),
+        _doubled(spokes[order], table.relation_count),
+        _doubled(bundle % kinds, table.relation_count),
         sizes.to(torch.int32),
         place[left].to(_smallest(len(user))),
         place[len(user) + right].to(_smallest(len(item))),
         chord_relations.to(_smallest(kinds)),
     )
+
+
+def _doubled(spokes: Tensor, relations: int) -> Tensor:
+    """From all relations of items, then all of users, to each relation of an item and then of a user."""
+    return (2 * (spokes % relations) + spokes // relations).to(_smallest(2 * relations))
 
 
 def _columns(parts: list[tuple[Tensor, ...]]) -> Iterator[list[Tensor]]:

@@ -81,9 +81,8 @@ class RatingNetworks:
         layers = self._layers()
         predicted, penalty = self._rated(layers, batch, noise)
         errors = (predicted - ratings).square().mean(1)
-        rough = torch.stack([roughness(weights) for weights in layers]).sum(0)
         # Each network's part depends on its own parameters only: the gradient of the sum is each one's gradient.
-        objective = errors + self.fitting.smoothness * rough + self.fitting.strength * penalty
+        objective = errors + self.fitting.smoothness * roughness(layers) + self.fitting.strength * penalty
         self.optimizer.zero_grad()
         objective.sum().backward()
         self.optimizer.step()

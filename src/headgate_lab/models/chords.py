@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headgate_lab.data.batch_index import Batch
+from headgate_lab.models.products import summed_over_rows
 
 # So many times more relations than bases count as few.
 FEW = 2
@@ -42,7 +43,7 @@ def chord_messages(
     count, outputs = mix.shape[2], bases.shape[3]
     if are_few(batch.relation_count, count):
         matrices = all_relations(mix, bases)
-        return torch.bmm(states, matrices).view(-1, outputs).index_select(0, _rows(batch)), matrices
+        return torch.bmm(states, matrices).view(-1, outputs).index_select(0, batch.chord_rows), matrices
     table = torch.bmm(states, wide).view(-1, count, outputs)
     mixes = mix.view(-1, count, 1).index_select(0, batch.relations)
     return (mixes * table.index_select(0, batch.sources)).sum(1), table
@@ -56,8 +57,9 @@ def chord_gradients(
     inputs, outputs = bases.shape[2:]
     if are_few(relations, count):
         table = arriving.new_zeros(networks * batch.crossing * relations, outputs)
-        table = table.index_add_(0, _rows(batch), arriving).view(networks, batch.crossing, relations * outputs)
-        matrices = torch.bmm(states.mT, table).view(networks, inputs, relations, outputs).transpose(1, 2).flatten(2)
+        table = table.index_add_(0, batch.chord_rows, arriving).view(networks, batch.crossing, relations * outputs)
+        matrices = summed_over_rows(states, table).view(networks, inputs, relations, outputs)
+        matrices = matrices.transpose(1, 2).flatten(2)
         of_mix = torch.bmm(matrices, bases.flatten(2).mT)
         return torch.bmm(table, kept.mT), of_mix, torch.bmm(mix.mT, matrices).view_as(bases)
     mixes = mix.view(-1, count, 1).index_select(0, batch.relations)
@@ -66,11 +68,5 @@ def chord_gradients(
     of_mix.index_add_(0, batch.relations, (kept.index_select(0, batch.sources) * apart).sum(2))
     table = torch.zeros_like(kept).index_add_(0, batch.sources, mixes * apart)
     table = table.view(networks, batch.crossing, count * outputs)
-    of_wide = torch.bmm(states.mT, table).view(networks, inputs, count, outputs).transpose(1, 2)
+    of_wide = summed_over_rows(states, table).view(networks, inputs, count, outputs).transpose(1, 2)
     return torch.bmm(table, wide.mT), of_mix.view_as(mix), of_wide
-
-
-def _rows(batch: Batch) -> Tensor:
-    """Where in the table of all relations each chord reads: rows are (node, relation)."""
-    relations = batch.relations if batch.copies == 1 else batch.relations % batch.relation_count
-    return batch.sources * batch.relation_count + relations

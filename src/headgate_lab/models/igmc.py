@@ -80,8 +80,8 @@ def targets(layers: Sequence[Weights], batch: Batch) -> Tensor:
         centre, around = relational(centre, around, weights, batch)
         behind.append(centre)
     behind.append(relational_centre(centre, around, layers[-1], batch))
-    states = torch.cat(behind, dim=2)
-    return torch.cat([states[:, : batch.pairs], states[:, batch.pairs :]], dim=2)
+    users_and_items = torch.cat(behind, dim=2).view(batch.copies, 2, batch.pairs, -1)
+    return users_and_items.transpose(1, 2).flatten(2)
 
 
 def _labels(batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

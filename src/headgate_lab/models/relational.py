@@ -11,6 +11,7 @@ Everything has the networks along its first axis; nodes of all networks are numb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,32 +59,35 @@ class RelationalLayer(nn.Module):
         return Weights(*(parameter.unsqueeze(0) for parameter in (self.mix, self.bases, self.root, self.bias)))
 
 
-def roughness(weights: Weights) -> Tensor:
-    """Σ_r ‖W_{r+1} − W_r‖², one number a network: small where ratings next to each other mean about the same."""
-    rough: Tensor = _Roughness.apply(weights.mix, weights.bases)  # type: ignore[no-untyped-call]
+def roughness(layers: Sequence[Weights]) -> Tensor:
+    """Σ_r ‖W_{r+1} − W_r‖² of all layers, a number a network: small where neighbouring ratings mean about the same."""
+    mixes, bases = [weights.mix for weights in layers], [weights.bases for weights in layers]
+    rough: Tensor = _Roughness.apply(*mixes, *bases)  # type: ignore[no-untyped-call]
     return rough
 
 
 class _Roughness(torch.autograd.Function):
-    """By the products of bases, (bases, bases), in place of all matrices."""
+    """By the products of bases, (bases, bases), in place of all matrices; layers go along with the networks."""
 
     @staticmethod
-    def forward(ctx: Any, mix: Tensor, bases: Tensor) -> Tensor:
-        flat = bases.flatten(2)
-        steps = mix.diff(dim=1)
-        scaled = torch.bmm(steps, torch.bmm(flat, flat.mT))
-        ctx.save_for_backward(steps, scaled, bases)
-        return (scaled * steps).sum((1, 2))
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        mixes, bases = parts[: len(parts) // 2], [part.flatten(2) for part in parts[len(parts) // 2 :]]
+        steps = torch.cat(mixes).diff(dim=1)
+        scaled = torch.bmm(steps, torch.cat([torch.bmm(flat, flat.mT) for flat in bases]))
+        ctx.save_for_backward(steps, scaled, *parts[len(mixes) :])
+        return (scaled * steps).view(len(mixes), len(mixes[0]), -1).sum((0, 2))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, Tensor]:
-        steps, scaled, bases = ctx.saved_tensors
-        factor = 2 * arriving.view(-1, 1, 1)
-        of_bases = torch.bmm(torch.bmm(steps.mT, steps), bases.flatten(2)).mul_(factor)
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, ...]:
+        steps, scaled, *bases = ctx.saved_tensors
+        factor = (2 * arriving).repeat(len(bases)).view(-1, 1, 1)
+        squares = torch.bmm(steps.mT, steps).mul_(factor).chunk(len(bases))
         # Each relation ends one step and begins the next.
-        of_mix = nn.functional.pad(scaled, (0, 0, 1, 1)).diff(dim=1).neg_().mul_(factor)
-        return of_mix, of_bases.view_as(bases)
+        of_mix = nn.functional.pad(scaled.mul(-factor), (0, 0, 1, 1)).diff(dim=1).chunk(len(bases))
+        pairs = zip(squares, bases, strict=True)
+        of_bases = [torch.bmm(square, part.flatten(2)).view_as(part) for square, part in pairs]
+        return *of_mix, *of_bases
 
 
 def relational(centre: Tensor, around: Tensor, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:

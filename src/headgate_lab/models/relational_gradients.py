@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headgate_lab.data.batch_index import Batch
 from headgate_lab.models.chords import chord_gradients
+from headgate_lab.models.products import summed_over_rows
 
 
 def gradients(
@@ -33,8 +34,8 @@ def gradients(
     of_around = _heard(torch.bmm(mix, of_base), batch, around) if states else None
     if rest:
         parts = _neighbours(kept, torch.ops.aten.tanh_backward(arriving[1], rest[0]), batch, of_centre, of_around)
-        for total, part in zip((of_mix, of_bases, of_root, of_bias), parts, strict=True):
-            total.add_(part)
+        # One operation for all four.
+        torch._foreach_add_((of_mix, of_bases, of_root, of_bias), parts)
     return of_centre, of_around, of_mix, of_bases, of_root, of_bias
 
 
@@ -57,8 +58,9 @@ def _neighbours(
         of_centre.baddbmm_(of_base, wide.mT)
         of_around.baddbmm_(arrived, root.mT)
         of_around[:, : batch.crossing].add_(of_crossing)
-    of_mix = torch.baddbmm(chord_mix, sent, by_base.mT)
-    return of_mix, of_bases.add(chord_bases), torch.bmm(around.mT, arrived), arrived.sum(1)
+    chord_mix.baddbmm_(sent, by_base.mT)
+    chord_bases.add_(of_bases)
+    return chord_mix, chord_bases, summed_over_rows(around, arrived), arrived.sum(1)
 
 
 def _heard(slots: Tensor, batch: Batch, around: Tensor) -> Tensor:

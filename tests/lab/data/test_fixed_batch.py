@@ -11,6 +11,7 @@ from headgate_lab.data.fixed_batch import FixedBatches, Room, needed, with_one_d
 from headgate_lab.data.subgraph_batch import Batches
 from headgate_lab.data.subgraphs import enclosing
 from headgate_lab.models.igmc import targets
+from headgate_lab.models.products import PARTS
 from headgate_lab.models.relational import RelationalLayer, Weights
 from tests.lab.rated import random_ratings
 
@@ -86,6 +87,13 @@ def test_the_shape_is_that_of_the_room_whatever_the_pairs() -> None:
     for name, value in vars(one).items():
         same = getattr(two, name)
         assert value.shape == same.shape if isinstance(value, Tensor) else value == same, name
+
+
+def test_sums_over_all_nodes_can_be_made_in_parts() -> None:
+    """On a GPU, long sums that one processor has to make alone take most of a step."""
+    room = Room(crossing=1029, bundles=7, all_crossing=2058, all_bundles=9, all_chords=50)
+    shape = FixedBatches(drawn(3, 2, 0.2)[0].there, 2, 6, room).shape
+    assert shape.crossing % PARTS == shape.nodes % PARTS == 0 and 1029 <= shape.crossing < 1029 + PARTS
 
 
 @pytest.mark.parametrize("relations", [3, 11])

@@ -58,9 +58,9 @@ def test_by_hand() -> None:
     )
     found = enclosing(graph, torch.tensor([0]), torch.tensor([0]))
     assert (found.crossing.tolist(), found.bundles.tolist(), found.chords.tolist()) == ([2], [1], [1])
-    # User 1 by relation 1, item 1 by relation 0; users count from relation_count on.
-    assert found.spokes.tolist() == [1 + 3, 0]
-    assert (found.bundle_spokes.tolist(), found.bundle_sizes.tolist()) == ([1 + 3], [1])
+    # User 1 by relation 1, item 1 by relation 0.
+    assert found.spokes.tolist() == [2 * 1 + 1, 0]
+    assert (found.bundle_spokes.tolist(), found.bundle_sizes.tolist()) == ([2 * 1 + 1], [1])
     assert (found.chord_users.tolist(), found.chord_items.tolist(), found.chord_relations.tolist()) == ([0], [1], [2])
 
 

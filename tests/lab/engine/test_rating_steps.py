@@ -190,6 +190,37 @@ def test_nothing_in_a_step_comes_from_the_host(method: str, seeds: int, monkeypa
             fixed.steps.take_(number)
 
 
+class Counted(TorchDispatchMode):
+    """How many operations compute something; views do not."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not operation.is_view
+        return operation(*args, **(kwargs or {}))
+
+
+def test_a_step_has_few_operations() -> None:
+    """On a GPU its time is their number, whatever their size."""
+    fixed = training("gate", fixed=True)
+    fixed.steps.begin_(*fixed.drawn())
+    fixed.steps.take_(0)
+    with Counted() as counted:
+        fixed.steps.take_(1)
+    assert counted.count < 440
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_network_that_diverges_leaves_the_others_alone(broken: int) -> None:
+    alone, beside = training("gate", fixed=True), training("gate", fixed=True)
+    with torch.no_grad():
+        beside.parameters["layers.0.root"][broken] = torch.nan
+    for one in (alone, beside):
+        one.epoch()
+    for name, value in beside.parameters.items():
+        assert torch.equal(value[1 - broken], alone.parameters[name][1 - broken]), name
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("method", METHODS)
 def test_captured_steps_learn_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
