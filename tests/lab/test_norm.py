@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headgate as hg
 from headgate_lab.models import norm
 from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.preresnet import PreResNet
@@ -112,6 +113,23 @@ def test_what_the_kernels_do_not_know_takes_the_plain_way(given: dict[str, Any],
 def test_any_layer_may_have_come_in_its_place(kernels: list[Tensor]):
     x = torch.randn(2, 5, 4, 4)
     assert torch.equal(norm_relu(nn.Identity(), x), x.relu())
+    assert not kernels
+
+
+@pytest.fixture
+def picking() -> nn.Module:
+    """The first norm of a block that Network Slimming or ChipNet has cut: it reads every other channel."""
+    whole = PreResNet(11)
+    plan = hg.find_groups(whole, torch.randn(2, 3, 8, 8), readers=True)
+    reader = next(one for one in plan.readers if one.entry[0] == "stage2.0.bn1.weight")
+    small = hg.shrink(whole, plan, {reader.name: torch.arange(reader.size) % 2 == 0})
+    return small.get_submodule("stage2.0.bn1")
+
+
+def test_a_norm_that_picks_its_channels_picks_them(picking: nn.Module, kernels: list[Tensor]):
+    assert isinstance(picking, nn.BatchNorm2d) and picking.num_features == 32
+    x = torch.randn(2, 64, 4, 4).to(memory_format=torch.channels_last)
+    assert torch.equal(norm_relu(picking.train(), x), picking(x).relu())
     assert not kernels
 
 

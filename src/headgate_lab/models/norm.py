@@ -29,9 +29,10 @@ PROGRAMS = 256
 def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
     """What the layer makes of images of shape (B, C, H, W), and ReLU of that.
 
-    It need not be a BatchNorm any more: what only fed a branch that was removed has become zeros.
+    It need not be a BatchNorm any more: what only fed a branch that was removed has become zeros. Nor need it be
+    nothing but a BatchNorm: one that picks its channels from a wider stream has them to pick first.
     """
-    if not (isinstance(norm, nn.BatchNorm2d) and norm.training and knows(norm) and is_fast_for(x)):
+    if not (type(norm) is nn.BatchNorm2d and norm.training and knows(norm) and is_fast_for(x)):
         return relu(norm(x))
     running = Running(norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
     result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running)  # type: ignore[no-untyped-call]
