@@ -138,5 +138,5 @@ def _epochs(checked: Checked, model: str, together: int) -> dict[str, float]:
     with checked.as_torch_does():
         theirs = fresh(MODELS[model], Dam(0.1), data, args)
         theirs.epoch()  # captures
-    taken = in_turns({"kernels": ours.epoch, "torch": theirs.epoch}, rounds=5, repeats=1, device="cuda", warmup=1)
+    taken = in_turns({"kernels": ours.epoch, "torch": theirs.epoch}, rounds=3, repeats=1, device="cuda", warmup=1)
     return {way: round(statistics.median(seconds) / together, 4) for way, seconds in taken.items()}

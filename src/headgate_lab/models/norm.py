@@ -32,7 +32,7 @@ def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
     It need not be a BatchNorm any more: what only fed a branch that was removed has become zeros. Nor need it be
     nothing but a BatchNorm: one that picks its channels from a wider stream has them to pick first.
     """
-    if not (type(norm) is nn.BatchNorm2d and norm.training and knows(norm) and is_fast_for(x)):
+    if not (isinstance(norm, nn.BatchNorm2d) and norm.training and knows(norm) and is_fast_for(x)):
         return relu(norm(x))
     running = Running(norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
     result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running)  # type: ignore[no-untyped-call]
@@ -40,8 +40,9 @@ def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def knows(norm: nn.BatchNorm2d) -> bool:
-    """Whether the layer has all that the kernels read and write."""
-    kept = norm.momentum is not None and norm.track_running_stats and norm.affine
+    """Whether the layer has all that the kernels read and write, and does nothing else."""
+    plain = type(norm).forward is nn.BatchNorm2d.forward
+    kept = plain and norm.momentum is not None and norm.track_running_stats and norm.affine
     return kept and norm.weight.dtype == torch.float32
 
 
