@@ -78,7 +78,7 @@ class Network:
 
     def begin_epoch(self) -> bool:
         """Prepares the next epoch; whether the step has become another one, so that it must be captured anew."""
-        shrinks = self.companion is not None and self.companion.settled
+        shrinks = self.companion is not None and self.companion.settled and not self.diverged
         if shrinks:
             self._go_on_small_()
         self.batches.shuffle_()
@@ -121,10 +121,21 @@ class Network:
         told = {} if self.companion is None else self.companion.metrics()
         return found | told | ({} if kept is None else {"kept": kept})
 
+    @property
+    def diverged(self) -> bool:
+        """Whether some of what is learned is no finite number: nothing can be said of it then. Reads from the device.
+
+        Such a network goes on beside the others, which it must not stop.
+        """
+        finite = [parameter.isfinite().all() for parameter in self.model.parameters()]
+        return not torch.stack(finite).all()
+
     def kept(self) -> float | None:
-        """The fraction of gated units that stay; None where there are no gates."""
+        """The fraction of gated units that stay; None where there are no gates, or no numbers."""
         if self.at_rest is not None:
             return self.at_rest.kept
+        if self.diverged:
+            return None
         keep = list(self.method.keep(self.model).values())
         return torch.cat(keep).float().mean().item() if keep else None
 

@@ -133,16 +133,19 @@ def results(
 ) -> Metrics:
     """What the test images say and sizes, also against `full` parameters, of the model with everything closed removed.
 
-    `further` has more to say about that model. A network with a layer of which nothing is left has died: it has no
-    size.
+    `further` has more to say about that model. A network with a layer of which nothing is left has died, and so has one
+    that has diverged: it has no size.
     """
     network.model.eval()
     measure = network.task.measure
     before = score(network.model, test, network.task).percent
+    dead = {measure: before, f"{measure}_before": before, "params": None, "dead": 1}
+    if network.diverged:
+        return dead
     try:
         small = network.method.small(network.model, example)
     except (hg.GateError, hg.ArgumentError):  # a gate has closed a layer; a method would cut all of one
-        return {measure: before, f"{measure}_before": before, "params": None, "dead": 1}
+        return dead
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
     told = {} if network.companion is None else network.companion.metrics()

@@ -45,7 +45,9 @@ class FoundWidths:
         self.example = train.normalised(train.images[:2], torch.float32)
 
     def fork(self, number: int, network: Network) -> Network:
-        """A network of the widths found, drawn from the job's seed."""
+        """A network of the widths found, drawn from the job's seed; a network that has diverged goes on as it is."""
+        if network.diverged:
+            return network
         recipe, seed = cast(Classification, self.jobs[number].recipe), self.jobs[number].seed
         small = network.method.small(network.model, self.example)
         drawn_anew_(small, seed)

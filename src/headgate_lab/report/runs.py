@@ -97,6 +97,14 @@ def by_recipe(records: Sequence[Record]) -> list[Runs]:
     return sorted(runs, key=lambda group: ([_rank(value) for value in group.config.values()], group.recipe))
 
 
+def as_shown(experiment: str, groups: Sequence[Runs]) -> list[Runs]:
+    """In the order in which the paper shows its networks, ours behind them, where that is known."""
+    order = SHOWN.get(experiment, ())
+    return sorted(
+        groups, key=lambda group: next((place for place, one in enumerate(order) if group.fits(one)), len(order))
+    )
+
+
 def differing(groups: Sequence[Runs]) -> list[str]:
     """The fields of the configs in which recipes differ, in the configs' order."""
     names = dict.fromkeys(name for group in groups for name in group.config)

@@ -133,6 +133,17 @@ def test_how_many_networks_there_were_is_recorded(tmp_path: Path) -> None:
         assert record["metrics"]["final"]["params"] < FULL or record["config"]["ratio"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:Budget. after")
+@pytest.mark.parametrize("method", WAYS)
+def test_a_network_that_diverges_does_not_stop_the_others(method: str, tmp_path: Path) -> None:
+    jobs = [Job(WAYS[method], 0), Job(replace(WAYS[method], lr=1e25), 0)]
+    place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"})
+    (failure,) = run(jobs, place, Lines(), together=2)
+    assert failure.job == jobs[1] and "became nan in epoch 1" in failure.reason
+    (record,) = read_runs(tmp_path, "preresnet164")
+    assert record["config"]["lr"] == WAYS[method].lr and record["metrics"]["final"]["dead"] == 0
+
+
 @pytest.mark.parametrize(
     ("method", "interrupted"), [("chipnet", (1, 3, 4, 5)), ("slimming", (2, 4, 5)), ("ours", (5,))]
 )

@@ -66,6 +66,17 @@ def test_drawing_anew_leaves_the_generator_and_nothing_of_a_training() -> None:
     assert torch.equal(model.stem.weight, again.stem.weight)
 
 
+def test_a_network_that_has_diverged_has_no_widths_and_does_not_stop_the_others() -> None:
+    found = cast(Any, Cifar.start([job("found"), job("found")], CPU))
+    trained(found, 4)
+    with torch.no_grad():
+        for parameter in found.networks.networks[1].model.parameters():
+            parameter.fill_(torch.nan)
+    trained(found, 5)
+    alive, dead = found.finish()
+    assert (alive["dead"], dead["dead"], dead["params"]) == (0, 1, None)
+
+
 def test_it_resumes_in_either_part() -> None:
     whole = Cifar.start([job("found")], CPU)
     expected = trained(whole, 9)

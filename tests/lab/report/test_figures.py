@@ -13,8 +13,9 @@ from matplotlib.image import imread
 
 from headgate_lab.engine.record import read_runs
 from headgate_lab.paper import PAPER
+from headgate_lab.paper.preresnet164 import SHOWN
 from headgate_lab.report.figures import FIGURES, picture
-from headgate_lab.report.runs import ReportError, by_recipe
+from headgate_lab.report.runs import ReportError, as_shown, by_recipe
 from tests.lab.report.synthetic import (
     LINEAR_5,
     write,
@@ -300,3 +301,17 @@ def test_records_without_what_the_figure_shows_are_refused(experiment: str, tmp_
     write(tmp_path, experiment, {"problem": "linear", "map": "offset", "dataset": "d"}, 0, {})
     with pytest.raises(ReportError, match=f"{experiment}.* lack"):
         picture(experiment, read_runs(tmp_path, experiment))
+
+
+@pytest.mark.parametrize("experiment", ["stability", "cka"])
+def test_panels_are_in_the_paper_s_order(experiment: str, tmp_path: Path):
+    for fields in SHOWN[experiment]:
+        write(tmp_path, experiment, fields, 0, {})
+    groups = as_shown(experiment, by_recipe(read_runs(tmp_path, experiment)))
+    assert [group.config for group in groups] == list(SHOWN[experiment])
+
+
+def test_features_are_counted_in_whole_numbers(tmp_path: Path):
+    write_cka(tmp_path)
+    panels = [axes for axes in drawn(tmp_path, "cka").axes if axes.images]
+    assert panels and all(float(tick).is_integer() for axes in panels for tick in axes.get_xticks())

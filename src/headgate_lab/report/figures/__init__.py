@@ -19,7 +19,7 @@ from headgate_lab.report.figures.parts import parts
 from headgate_lab.report.figures.sensitivity import sensitivity
 from headgate_lab.report.figures.strengths import strengths
 from headgate_lab.report.figures.tradeoff import cifar, pretrained, tinyimagenet
-from headgate_lab.report.runs import Record, Runs, by_recipe
+from headgate_lab.report.runs import Record, Runs, as_shown, by_recipe
 
 # Each draws what the runs of an experiment, at least one, say.
 FIGURES: dict[str, Callable[[Sequence[Runs]], Figure]] = {
@@ -47,5 +47,5 @@ def picture(experiment: str, records: Sequence[Record]) -> bytes:
         ReportError: the records lack what the figure shows.
     """
     image = io.BytesIO()
-    FIGURES[experiment](by_recipe(records)).savefig(image, format="png", dpi=150)
+    FIGURES[experiment](as_shown(experiment, by_recipe(records))).savefig(image, format="png", dpi=150)
     return image.getvalue()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from headgate_lab.report.runs import ReportError, Runs
 
@@ -24,6 +25,8 @@ def likeness(groups: Sequence[Runs]) -> Figure:
         for axes, group in zip(line, found, strict=True):
             if matrices := group.final(kind):
                 shown = axes.imshow(np.array(matrices[0]), vmin=0, vmax=1, cmap="viridis")
+                for axis in (axes.xaxis, axes.yaxis):
+                    axis.set_major_locator(MaxNLocator("auto", integer=True))
                 axes.set_title(f"{group.setting}\n{len(matrices[0])} features", fontsize=8)
             else:
                 axes.set_axis_off()
