@@ -10,14 +10,17 @@ also predicts for users and items that it was not trained on, as far as there ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import headgate as hg
+from headgate.arguments import number, whole_number
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
 from headgate_lab.data.subgraph_batch import Batches
@@ -33,6 +36,8 @@ HIDDEN = 128
 # Units that stay open whatever the strength.
 FLOOR = 4
 AT_ONCE = 256
+# What generators are seeded with is made of it, and must fit into 64 bits.
+LARGEST_SEED = 2**32
 
 
 @dataclass(frozen=True)
@@ -64,15 +69,17 @@ class Recommender:
         ratings of the other are looked at.
 
         Raises:
-            ValueError: there are not as many users as items.
+            ValueError: there are not as many users as items, or one name is given in place of a list of names.
         """
+        if isinstance(users, str) or isinstance(items, str):
+            raise ValueError(f"predict: {users!r} and {items!r} must be lists, also of one user and one item")
         if len(users) != len(items):
             raise ValueError(f"predict: {len(users)} users, but {len(items)} items; give one item for each user")
         ratings = self.rated.ratings
         user_numbers = {name: number for number, name in enumerate(self.rated.user_names)}
         item_numbers = {name: number for number, name in enumerate(self.rated.item_names)}
-        who = torch.tensor([user_numbers.get(str(name), ratings.user_count) for name in users], dtype=torch.long)
-        what = torch.tensor([item_numbers.get(str(name), ratings.item_count) for name in items], dtype=torch.long)
+        who = torch.tensor([user_numbers.get(name, ratings.user_count) for name in _texts(users)], dtype=torch.long)
+        what = torch.tensor([item_numbers.get(name, ratings.item_count) for name in _texts(items)], dtype=torch.long)
         if not len(who):
             return torch.zeros(0)
         device = self.network.head.hidden.weight.device
@@ -122,9 +129,9 @@ def train_recommender(
 
     Raises:
         DataError: a rating is not as it should be (its line or number is named), or all ratings are the same.
-        ValueError: a number of epochs, neighbours or a strength that cannot be.
+        ValueError: a number of epochs, neighbours, a strength or a seed that cannot be; the training diverges.
     """
-    _check(epochs, strength, most)
+    epochs, strength, most, seed = _checked(epochs, strength, most, seed)
     rated = _rated(ratings)
     values = rated.ratings.values
     levels = values.unique()
@@ -143,6 +150,8 @@ def train_recommender(
     training = RatingNetworks([network], subgraphs, values, fitting, [seed], place)
     for epoch in range(1, epochs + 1):
         (loss,) = training.epoch()
+        if not math.isfinite(loss):
+            raise ValueError(f"the error became {loss} in epoch {epoch}; use a smaller strength than {strength:g}")
         if watch is not None:
             watch(epoch, loss, hg.gates(training.network(0))["head.gate"].active)
     return Recommender(_plain(training.network(0)), rated, levels, most)
@@ -173,10 +182,20 @@ def _rated(ratings: NamedRatings | str | Path | Iterable[tuple[object, object, f
     return read_csv(ratings) if isinstance(ratings, str | Path) else from_triples(ratings)
 
 
-def _check(epochs: int, strength: float, most: int | None) -> None:
+def _texts(names: Sequence[object]) -> list[str]:
+    """The text of each name; an element of a tensor has another one than its number."""
+    return [str(name) for name in (names.tolist() if isinstance(names, Tensor) else names)]
+
+
+def _checked(epochs: Any, strength: Any, most: Any, seed: Any) -> tuple[int, float, int | None, int]:
+    """The same, as numbers of the right kind."""
+    epochs, strength, seed = whole_number("epochs", epochs), number("strength", strength), whole_number("seed", seed)
     if epochs < 1:
         raise ValueError(f"epochs={epochs} must be 1 or more")
     if not strength >= 0:
         raise ValueError(f"strength={strength} must be 0 or more")
-    if most is not None and most < 1:
+    if most is not None and (most := whole_number("most", most)) < 1:
         raise ValueError(f"most={most} must be 1 or more, or None for all")
+    if abs(seed) > LARGEST_SEED:
+        raise ValueError(f"seed={seed} must lie within ±{LARGEST_SEED}")
+    return epochs, strength, most, seed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,6 +63,8 @@ def test_predictions(trained: Recommender) -> None:
     assert trained.predict(["user 1"], ["item 3"])[0] == pytest.approx(float(found[0]), abs=1e-5)
     with pytest.raises(ValueError, match="2 users, but 1 items"):
         trained.predict(["a", "b"], ["x"])
+    with pytest.raises(ValueError, match="'user 1' and 'item 3' must be lists"):
+        trained.predict("user 1", "item 3")
 
 
 def test_a_csv_of_numbers(tmp_path: Path) -> None:
@@ -70,6 +73,11 @@ def test_a_csv_of_numbers(tmp_path: Path) -> None:
     recommender = train_recommender(path, epochs=1)
     assert recommender.levels.tolist() == [1.0, 2.0, 3.0]
     assert recommender.predict([3], [4]).shape == (1,)
+    some = torch.arange(8)
+    torch.nn.init.constant_(recommender.network.head.output.bias, 2.0)  # predictions within the range
+    known = recommender.predict(some.tolist(), [4] * 8)
+    assert torch.equal(recommender.predict(some, torch.full((8,), 4)), known)
+    assert not torch.equal(recommender.predict(["nobody"] * 8, [4] * 8), known)
     recommender.save(tmp_path / "a.safetensors")
     assert Recommender.load(tmp_path / "a.safetensors").predict([3], [4]) == recommender.predict([3], [4])
 
@@ -80,12 +88,24 @@ def test_a_csv_of_numbers(tmp_path: Path) -> None:
         ({"epochs": 0}, "epochs=0"),
         ({"strength": -1.0}, "strength=-1"),
         ({"strength": float("nan")}, "strength=nan"),
+        ({"strength": float("inf")}, "strength=inf"),
+        ({"strength": "1"}, "strength='1'"),
+        ({"epochs": 1.5}, "epochs=1.5"),
+        ({"epochs": "3"}, "epochs='3'"),
         ({"most": 0}, "most=0"),
+        ({"most": 2.5}, "most=2.5"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"seed": 2**60}, "seed=1152921504606846976 must lie within"),
     ],
 )
-def test_numbers_that_cannot_be(wrong: dict[str, float], message: str) -> None:
+def test_numbers_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train_recommender([("a", "x", 1), ("b", "x", 2)], **wrong)
+
+
+def test_a_training_that_diverges_is_told() -> None:
+    with pytest.raises(ValueError, match="the error became nan in epoch 2; use a smaller strength than 1e\\+30"):
+        train_recommender([("a", "x", 0), ("b", "x", 1e12)], epochs=2, strength=1e30)
 
 
 def test_ratings_that_teach_nothing() -> None:
