@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from examples.recommender import error_of, invented, split
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples
 from headgate_lab.recommend import FLOOR, Recommender, train_recommender
+from headgate_lab.recommender_file import KEY
 
 
 @pytest.fixture(scope="module")
@@ -136,4 +138,51 @@ def test_damaged_files_are_refused(damage: str, trained: Recommender, tmp_path: 
             del tensors["network.layers.1.mix"]
         save_file(tensors, path, None if damage == "foreign" else told)
     with pytest.raises(DataError, match=r"a.safetensors is damaged or no saved recommender"):
+        Recommender.load(path)
+
+
+def told_otherwise(key: str, value: Any) -> Any:
+    return lambda tensors, told: told.update({key: value})
+
+
+def tensor_otherwise(key: str, change: Any) -> Any:
+    return lambda tensors, told: tensors.update({key: change(tensors[key])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (tensor_otherwise("levels", lambda levels: levels[:-1]), "not among its levels"),
+        (tensor_otherwise("levels", lambda levels: levels.flip(0)), "not among its levels"),
+        (tensor_otherwise("levels", lambda levels: torch.cat([levels, levels[-1:] + 1])), "for 5 different .* are 6"),
+        (tensor_otherwise("levels", lambda levels: levels.double()), "not among its levels"),
+        (tensor_otherwise("levels", lambda levels: levels.unsqueeze(1)), "not among its levels"),
+        (tensor_otherwise("values", lambda values: values - 0.5), "not among its levels"),
+        (tensor_otherwise("values", lambda values: values * torch.nan), "not among its levels"),
+        (tensor_otherwise("users", lambda users: users.float()), "do not fit together"),
+        (tensor_otherwise("users", lambda users: users[:1].expand(len(users))), "more than one rating of a pair"),
+        (tensor_otherwise("network.head.output.weight", lambda weight: weight * torch.nan), "not finite"),
+        (
+            tensor_otherwise("network.head.hidden.weight", lambda weight: weight[:0]),
+            "head.hidden.weight has no numbers",
+        ),
+        (told_otherwise("users", "abc"), "no list of different texts"),
+        (told_otherwise("items", ["x", "x"]), "no list of different texts"),
+        (told_otherwise("most", 0), "number of neighbours is 0"),
+        (told_otherwise("most", "many"), "number of neighbours is 'many'"),
+    ],
+)
+def test_files_that_say_what_cannot_be(change: Any, message: str, trained: Recommender, tmp_path: Path) -> None:
+    """Nothing that loads fails, or predicts nonsense, only when it is asked."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "a.safetensors"
+    trained.save(path)
+    with safe_open(path, "pt") as file:
+        told = json.loads(file.metadata()[KEY])
+    tensors = load_file(path)
+    change(tensors, told)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path, {KEY: json.dumps(told)})
+    with pytest.raises(DataError, match=rf"a.safetensors is .*{message}"):
         Recommender.load(path)
