@@ -128,13 +128,15 @@ def train_recommender(
         watch: told after every epoch: its number from 1, the mean squared error, the open hidden units.
 
     Raises:
-        DataError: a rating is not as it should be (its line or number is named), or all ratings are the same.
+        DataError: a rating is not as it should be (its line or number is named), there are none, or all are the same.
         ValueError: a number of epochs, neighbours, a strength or a seed that cannot be; the training diverges.
     """
     epochs, strength, most, seed = _checked(epochs, strength, most, seed)
     rated = _rated(ratings)
     values = rated.ratings.values
     levels = values.unique()
+    if not len(values):
+        raise DataError("there are no ratings")
     if len(levels) < 2:
         raise DataError(f"all {len(values)} ratings are {float(levels[0]):g}: there is nothing to learn")
     place = torch.device(device)

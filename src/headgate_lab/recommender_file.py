@@ -47,16 +47,7 @@ def read_recommender(path: Path) -> tuple[Igmc, NamedRatings, Tensor, int | None
             raise ValueError(f"its version is {told['version']}, not {VERSION}")
         network, rated = _network(tensors), _ratings(tensors, told)
         return network, rated, _levels(tensors, network, rated), _most(told["most"])
-    except (
-        OSError,
-        SafetensorError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        RuntimeError,
-        ArithmeticError,
-    ) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(f"{path} is damaged or no saved recommender: {first}") from error
 

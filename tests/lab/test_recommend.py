@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from examples.recommender import error_of, invented, split
+from examples.recommender import error_of, invented, main, split
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples
 from headgate_lab.recommend import FLOOR, Recommender, train_recommender
@@ -113,6 +114,19 @@ def test_a_training_that_diverges_is_told() -> None:
 def test_ratings_that_teach_nothing() -> None:
     with pytest.raises(DataError, match="all 2 ratings are 3"):
         train_recommender(from_triples([("a", "x", 3), ("b", "x", 3)]))
+    one = from_triples([("a", "x", 3)])
+    with pytest.raises(DataError, match="there are no ratings"):
+        train_recommender(split(one, seed=0)[0])
+
+
+def test_the_example_refuses_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["recommender.py", "--save", str(tmp_path / "nowhere" / "a.safetensors")])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr()
+    assert "nowhere does not exist" in told.err and not told.out
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "text", "foreign", "users", "network"])
