@@ -10,7 +10,6 @@ also predicts for users and items that it was not trained on, as far as there ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +37,8 @@ FLOOR = 4
 AT_ONCE = 256
 # What generators are seeded with is made of it, and must fit into 64 bits.
 LARGEST_SEED = 2**32
+# Adam squares it, in float32.
+LARGEST_STRENGTH = 1e12
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def train_recommender(
             `from_triples` made of them.
         epochs: passes over the ratings.
         strength: how hard hidden units are pushed to close, relative to the variance of the ratings: the paper's
-            strengths are 0.1 of it.
+            strengths are about 0.1 of it.
         most: how many neighbours of either kind a pair may have; of more, some are drawn. None: all. It decides how
             long training takes.
         seed: of the initial weights and of everything that is drawn.
@@ -129,7 +130,7 @@ def train_recommender(
 
     Raises:
         DataError: a rating is not as it should be (its line or number is named), there are none, or all are the same.
-        ValueError: a number of epochs, neighbours, a strength or a seed that cannot be; the training diverges.
+        ValueError: a number of epochs, neighbours, a strength or a seed that cannot be.
     """
     epochs, strength, most, seed = _checked(epochs, strength, most, seed)
     rated = _rated(ratings)
@@ -144,19 +145,19 @@ def train_recommender(
     subgraphs = enclosing(graph, graph.users, graph.items, most=most, seed=seed)
     gate = hg.Gate(HIDDEN, dim=-1, floor=FLOOR)
     network = Igmc(len(levels), gate, hidden=HIDDEN, generator=torch.Generator().manual_seed(seed))
-    fitting = Fitting(strength=strength * float(values.var()))
+    fitting = Fitting(strength=strength)
     steps = epochs * -(-len(values) // fitting.batch)
     # However short the training, its first half is long enough for the gate to close.
     travel = float(gate.start - gate.lowest)
     fitting = replace(fitting, offset_lr=max(fitting.lr, 2 * travel / steps))
-    training = RatingNetworks([network], subgraphs, values, fitting, [seed], place)
+    # Whatever their scale, ratings are learned as numbers around 0 with a variance of 1.
+    mean, spread = float(values.mean()), float(values.std())
+    training = RatingNetworks([network], subgraphs, (values - mean) / spread, fitting, [seed], place)
     for epoch in range(1, epochs + 1):
         (loss,) = training.epoch()
-        if not math.isfinite(loss):
-            raise ValueError(f"the error became {loss} in epoch {epoch}; use a smaller strength than {strength:g}")
         if watch is not None:
-            watch(epoch, loss, hg.gates(training.network(0))["head.gate"].active)
-    return Recommender(_plain(training.network(0)), rated, levels, most)
+            watch(epoch, loss * spread**2, hg.gates(training.network(0))["head.gate"].active)
+    return Recommender(_plain(training.network(0), mean, spread), rated, levels, most)
 
 
 def graph_of(rated: NamedRatings, levels: Tensor) -> RatingGraph:
@@ -169,11 +170,12 @@ def graph_of(rated: NamedRatings, levels: Tensor) -> RatingGraph:
 
 
 @torch.no_grad()
-def _plain(network: Igmc) -> Igmc:
-    """Without closed units and without a gate: what is left of its mask goes into the weights that read it."""
+def _plain(network: Igmc, mean: float, spread: float) -> Igmc:
+    """Without closed units and without a gate, for ratings of this mean and spread: both go into the last weights."""
     small = compacted(network)
-    units = small.head.output.weight
-    units.mul_(small.head.gate(torch.ones_like(units)))
+    output = small.head.output
+    output.weight.mul_(spread * small.head.gate(torch.ones_like(output.weight)))
+    output.bias.mul_(spread).add_(mean)
     small.head.gate = nn.Identity()
     return small
 
@@ -194,8 +196,8 @@ def _checked(epochs: Any, strength: Any, most: Any, seed: Any) -> tuple[int, flo
     epochs, strength, seed = whole_number("epochs", epochs), number("strength", strength), whole_number("seed", seed)
     if epochs < 1:
         raise ValueError(f"epochs={epochs} must be 1 or more")
-    if not strength >= 0:
-        raise ValueError(f"strength={strength} must be 0 or more")
+    if not 0 <= strength <= LARGEST_STRENGTH:
+        raise ValueError(f"strength={strength} must be 0 or more, and at most {LARGEST_STRENGTH:g}")
     if most is not None and (most := whole_number("most", most)) < 1:
         raise ValueError(f"most={most} must be 1 or more, or None for all")
     if abs(seed) > LARGEST_SEED:
