@@ -16,6 +16,7 @@ import torch
 
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
+from headgate_lab.files import why_not_writable
 from headgate_lab.recommend import Recommender, train_recommender
 
 
@@ -61,6 +62,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, metavar="FILE.safetensors")
     options = parser.parse_args()
+    if options.save and (obstacle := why_not_writable(options.save)):  # before the training, not after it
+        parser.error(f"--save {options.save}: {obstacle}")
     try:
         rated = read_csv(options.ratings) if options.ratings else invented(seed=options.seed)
         train, held = split(rated, options.seed)

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import headgate as hg
+from headgate.arguments import number, whole_number
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
 from headgate_lab.data.subgraph_batch import Batches
@@ -33,6 +35,10 @@ HIDDEN = 128
 # Units that stay open whatever the strength.
 FLOOR = 4
 AT_ONCE = 256
+# What generators are seeded with is made of it, and must fit into 64 bits.
+LARGEST_SEED = 2**32
+# Adam squares it, in float32.
+LARGEST_STRENGTH = 1e12
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,17 @@ class Recommender:
         ratings of the other are looked at.
 
         Raises:
-            ValueError: there are not as many users as items.
+            ValueError: there are not as many users as items, or one name is given in place of a list of names.
         """
+        if isinstance(users, str) or isinstance(items, str):
+            raise ValueError(f"predict: {users!r} and {items!r} must be lists, also of one user and one item")
         if len(users) != len(items):
             raise ValueError(f"predict: {len(users)} users, but {len(items)} items; give one item for each user")
         ratings = self.rated.ratings
         user_numbers = {name: number for number, name in enumerate(self.rated.user_names)}
         item_numbers = {name: number for number, name in enumerate(self.rated.item_names)}
-        who = torch.tensor([user_numbers.get(str(name), ratings.user_count) for name in users], dtype=torch.long)
-        what = torch.tensor([item_numbers.get(str(name), ratings.item_count) for name in items], dtype=torch.long)
+        who = torch.tensor([user_numbers.get(name, ratings.user_count) for name in _texts(users)], dtype=torch.long)
+        what = torch.tensor([item_numbers.get(name, ratings.item_count) for name in _texts(items)], dtype=torch.long)
         if not len(who):
             return torch.zeros(0)
         device = self.network.head.hidden.weight.device
@@ -113,7 +121,7 @@ def train_recommender(
             `from_triples` made of them.
         epochs: passes over the ratings.
         strength: how hard hidden units are pushed to close, relative to the variance of the ratings: the paper's
-            strengths are 0.1 of it.
+            strengths are about 0.1 of it.
         most: how many neighbours of either kind a pair may have; of more, some are drawn. None: all. It decides how
             long training takes.
         seed: of the initial weights and of everything that is drawn.
@@ -121,13 +129,15 @@ def train_recommender(
         watch: told after every epoch: its number from 1, the mean squared error, the open hidden units.
 
     Raises:
-        DataError: a rating is not as it should be (its line or number is named), or all ratings are the same.
-        ValueError: a number of epochs, neighbours or a strength that cannot be.
+        DataError: a rating is not as it should be (its line or number is named), there are none, or all are the same.
+        ValueError: a number of epochs, neighbours, a strength or a seed that cannot be.
     """
-    _check(epochs, strength, most)
+    epochs, strength, most, seed = _checked(epochs, strength, most, seed)
     rated = _rated(ratings)
     values = rated.ratings.values
     levels = values.unique()
+    if not len(values):
+        raise DataError("there are no ratings")
     if len(levels) < 2:
         raise DataError(f"all {len(values)} ratings are {float(levels[0]):g}: there is nothing to learn")
     place = torch.device(device)
@@ -135,17 +145,19 @@ def train_recommender(
     subgraphs = enclosing(graph, graph.users, graph.items, most=most, seed=seed)
     gate = hg.Gate(HIDDEN, dim=-1, floor=FLOOR)
     network = Igmc(len(levels), gate, hidden=HIDDEN, generator=torch.Generator().manual_seed(seed))
-    fitting = Fitting(strength=strength * float(values.var()))
+    fitting = Fitting(strength=strength)
     steps = epochs * -(-len(values) // fitting.batch)
     # However short the training, its first half is long enough for the gate to close.
     travel = float(gate.start - gate.lowest)
     fitting = replace(fitting, offset_lr=max(fitting.lr, 2 * travel / steps))
-    training = RatingNetworks([network], subgraphs, values, fitting, [seed], place)
+    # Whatever their scale, ratings are learned as numbers around 0 with a variance of 1.
+    mean, spread = float(values.mean()), float(values.std())
+    training = RatingNetworks([network], subgraphs, (values - mean) / spread, fitting, [seed], place)
     for epoch in range(1, epochs + 1):
         (loss,) = training.epoch()
         if watch is not None:
-            watch(epoch, loss, hg.gates(training.network(0))["head.gate"].active)
-    return Recommender(_plain(training.network(0)), rated, levels, most)
+            watch(epoch, loss * spread**2, hg.gates(training.network(0))["head.gate"].active)
+    return Recommender(_plain(training.network(0), mean, spread), rated, levels, most)
 
 
 def graph_of(rated: NamedRatings, levels: Tensor) -> RatingGraph:
@@ -158,11 +170,12 @@ def graph_of(rated: NamedRatings, levels: Tensor) -> RatingGraph:
 
 
 @torch.no_grad()
-def _plain(network: Igmc) -> Igmc:
-    """Without closed units and without a gate: what is left of its mask goes into the weights that read it."""
+def _plain(network: Igmc, mean: float, spread: float) -> Igmc:
+    """Without closed units and without a gate, for ratings of this mean and spread: both go into the last weights."""
     small = compacted(network)
-    units = small.head.output.weight
-    units.mul_(small.head.gate(torch.ones_like(units)))
+    output = small.head.output
+    output.weight.mul_(spread * small.head.gate(torch.ones_like(output.weight)))
+    output.bias.mul_(spread).add_(mean)
     small.head.gate = nn.Identity()
     return small
 
@@ -173,10 +186,20 @@ def _rated(ratings: NamedRatings | str | Path | Iterable[tuple[object, object, f
     return read_csv(ratings) if isinstance(ratings, str | Path) else from_triples(ratings)
 
 
-def _check(epochs: int, strength: float, most: int | None) -> None:
+def _texts(names: Sequence[object]) -> list[str]:
+    """The text of each name; an element of a tensor has another one than its number."""
+    return [str(name) for name in (names.tolist() if isinstance(names, Tensor) else names)]
+
+
+def _checked(epochs: Any, strength: Any, most: Any, seed: Any) -> tuple[int, float, int | None, int]:
+    """The same, as numbers of the right kind."""
+    epochs, strength, seed = whole_number("epochs", epochs), number("strength", strength), whole_number("seed", seed)
     if epochs < 1:
         raise ValueError(f"epochs={epochs} must be 1 or more")
-    if not strength >= 0:
-        raise ValueError(f"strength={strength} must be 0 or more")
-    if most is not None and most < 1:
+    if not 0 <= strength <= LARGEST_STRENGTH:
+        raise ValueError(f"strength={strength} must be 0 or more, and at most {LARGEST_STRENGTH:g}")
+    if most is not None and (most := whole_number("most", most)) < 1:
         raise ValueError(f"most={most} must be 1 or more, or None for all")
+    if abs(seed) > LARGEST_SEED:
+        raise ValueError(f"seed={seed} must lie within ±{LARGEST_SEED}")
+    return epochs, strength, most, seed

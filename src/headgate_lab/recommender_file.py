@@ -45,8 +45,8 @@ def read_recommender(path: Path) -> tuple[Igmc, NamedRatings, Tensor, int | None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         if told["version"] != VERSION:
             raise ValueError(f"its version is {told['version']}, not {VERSION}")
-        rated = _ratings(tensors, told)
-        return _network(tensors), rated, tensors["levels"], told["most"]
+        network, rated = _network(tensors), _ratings(tensors, told)
+        return network, rated, _levels(tensors, network, rated), _most(told["most"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(f"{path} is damaged or no saved recommender: {first}") from error
@@ -54,16 +54,45 @@ def read_recommender(path: Path) -> tuple[Igmc, NamedRatings, Tensor, int | None
 
 def _ratings(tensors: dict[str, Tensor], told: dict[str, Any]) -> NamedRatings:
     users, items, values = (tensors[name] for name in ("users", "items", "values"))
-    names = tuple(map(str, told["users"])), tuple(map(str, told["items"]))
+    names = _names(told["users"]), _names(told["items"])
     for numbers, known in zip((users, items), names, strict=True):
-        if numbers.shape != values.shape or int(numbers.min()) < 0 or int(numbers.max()) >= len(known):
+        is_list = numbers.dtype == torch.long and numbers.shape == values.shape == (values.numel(),)
+        if not is_list or not len(values) or int(numbers.min()) < 0 or int(numbers.max()) >= len(known):
             raise ValueError("its ratings and names do not fit together")
+    if len((users * len(names[1]) + items).unique()) < len(values):
+        raise ValueError("it has more than one rating of a pair")
     return NamedRatings(Ratings(users, items, values, len(names[0]), len(names[1])), *names)
+
+
+def _names(told: Any) -> tuple[str, ...]:
+    if not isinstance(told, list) or not all(isinstance(name, str) for name in told) or len(set(told)) < len(told):
+        raise ValueError("its names are no list of different texts")
+    return tuple(told)
+
+
+def _levels(tensors: dict[str, Tensor], network: Igmc, rated: NamedRatings) -> Tensor:
+    """Checked: ascending, one for each relation of the network, all ratings among them."""
+    levels, values = tensors["levels"], rated.ratings.values
+    is_list = levels.dtype == values.dtype == torch.float32 and levels.ndim == 1 and bool(levels.isfinite().all())
+    if not is_list or not bool((levels.diff() > 0).all()) or not bool(torch.isin(values, levels).all()):
+        raise ValueError("its ratings are not among its levels")
+    for name, value in network.named_parameters():
+        if name.endswith(".mix") and len(value) != len(levels):
+            raise ValueError(f"its {name} is for {len(value)} different ratings, but there are {len(levels)}")
+    return levels
+
+
+def _most(told: Any) -> int | None:
+    if told is not None and (type(told) is not int or told < 1):
+        raise ValueError(f"its number of neighbours is {told!r}")
+    return told
 
 
 def _network(tensors: dict[str, Tensor]) -> Igmc:
     """A network of the sizes that its weights have."""
     state = {name.removeprefix(NETWORK): value for name, value in tensors.items() if name.startswith(NETWORK)}
+    if empty := [name for name, value in state.items() if not value.numel()]:
+        raise ValueError(f"its {empty[0]} has no numbers")
     bases, _, width = state["layers.0.bases"].shape
     depth = sum(name.endswith(".mix") for name in state)
     network = Igmc(
@@ -76,4 +105,7 @@ def _network(tensors: dict[str, Tensor]) -> Igmc:
         generator=torch.Generator().manual_seed(0),
     )
     network.load_state_dict(state)
+    for name, value in network.named_parameters():
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"its {name} has numbers that are not finite")
     return network.eval()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,10 @@ from torch import Tensor
 from headgate_lab.data.places import DataError
 
 Triple = tuple[str, str, float]
+# Larger ratings cannot be squared and summed up in float32.
+LARGEST = 1e12
+# What heads call the three columns.
+HEADS = ({"user", "userid", "user_id"}, {"item", "itemid", "item_id"}, {"rating"})
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,14 @@ def from_triples(triples: Iterable[tuple[object, object, float]]) -> NamedRating
         (('ann', 'bob'), [0, 0, 1], [5.0, 2.0, 1.0])
 
     Raises:
-        DataError: one is not a triple, has no finite rating, or rates again what was rated; its number, from 1, is
-            named.
+        DataError: one is not a triple, has no rating within ±1e12, or rates again what was rated; its number, from 1,
+            is named.
     """
     return _numbered((f"triple {number}", triple) for number, triple in enumerate(triples, start=1))
 
 
 def read_csv(path: str | Path) -> NamedRatings:
-    """The first three columns of a CSV file: user, item, rating. A first line whose third cell is no number is a head.
+    """The first three columns of a CSV file: user, item, rating. A first line whose third cell is a word is a head.
 
     Raises:
         DataError: the file cannot be read, or a line is none of these; the line is named.
@@ -90,11 +93,12 @@ def _lines(path: str | Path, file: Iterable[str]) -> Iterator[tuple[str, list[st
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
-            if first and len(cells) >= 3 and _as_number(cells[2]) is None:
-                first = False
-                continue
-            first = False
-            yield f"{path}, line {reader.line_num}", [cell.strip() for cell in cells[:3]]
+            where, cells = f"{path}, line {reader.line_num}", [cell.strip() for cell in cells]
+            is_head, first = first and _is_head(where, cells), False
+            if len(cells) < 3:
+                raise DataError(f"{where}: user, item and rating are needed, with commas between, but there is {cells}")
+            if not is_head:
+                yield where, cells[:3]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from error
 
@@ -117,22 +121,32 @@ def _numbered(named: Iterable[tuple[str, object]]) -> NamedRatings:
     return NamedRatings(ratings, tuple(users), tuple(items))
 
 
+def _is_head(where: str, cells: list[str]) -> bool:
+    """Whether a first line names the columns: its third cell is a word, not a number that is wrong."""
+    for cell, names in zip(map(str.lower, cells), HEADS, strict=False):
+        if cell not in names and (elsewhere := names.intersection(map(str.lower, cells))):
+            raise DataError(f"{where}: {elsewhere.pop()!r} is not where it should be; user, item, rating come first")
+    return len(cells) >= 3 and any(letter.isalpha() for letter in cells[2]) and not _is_float(cells[2])
+
+
 def _checked(where: str, given: object) -> Triple:
     if not isinstance(given, list | tuple) or len(given) < 3:
-        found = f"{len(given)} cells" if isinstance(given, list | tuple) else repr(given)
-        raise DataError(f"{where}: user, item and rating are needed, but there is {found}")
-    user, item, value = (str(part) for part in given[:3])
-    for name, part in (("user", user), ("item", item)):
-        if not part:
+        raise DataError(f"{where}: user, item and rating are needed, but there is {given!r}")
+    for name, part in zip(("user", "item"), given, strict=False):
+        if part is None or part == "" or part != part:  # a NaN is how tables say that there is nothing
             raise DataError(f"{where}: the {name} is empty")
-    if (number := _as_number(value)) is None:
-        raise DataError(f"{where}: the rating is {value!r}, which is no finite number")
-    return user, item, number
+    if (number := _as_number(str(given[2]))) is None:
+        raise DataError(f"{where}: the rating is {str(given[2])!r}, which is no number within ±{LARGEST:g}")
+    return str(given[0]), str(given[1]), number
 
 
 def _as_number(text: str) -> float | None:
+    return float(text) if _is_float(text) and abs(float(text)) <= LARGEST else None
+
+
+def _is_float(text: str) -> bool:
     try:
-        number = float(text)
+        float(text)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return False
+    return True

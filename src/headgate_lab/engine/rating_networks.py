@@ -25,6 +25,8 @@ from headgate_lab.engine.stacked import forbid_tf32
 from headgate_lab.models.igmc import Head, Igmc, targets
 from headgate_lab.models.relational import Weights, roughness
 
+MANY_PAIRS = 1000
+
 
 class RatingNetworks:
     """Networks of one shape on the same ratings.
@@ -62,6 +64,8 @@ class RatingNetworks:
         self.total = torch.zeros(len(self.seeds), device=device)
         self.fixed = device.type == "cuda" if fixed is None else fixed
         self.steps = self._steps()
+        # Pairs predicted in one go. What a CPU has to do fits into its caches; a GPU waits for the host each time.
+        self.at_once = fitting.batch if device.type == "cpu" else MANY_PAIRS
         gate = networks[0].head.gate
         self.lowest = float(gate.lowest) if isinstance(gate, hg.Gate) and gate.floor else None
 
@@ -96,7 +100,7 @@ class RatingNetworks:
         numbers, layers = torch.arange(len(batches.host)), self._layers()
         parts = [
             self._rated(layers, batches.batch(chosen.expand(len(self.seeds), -1)), None)[0]
-            for chosen in numbers.split(self.fitting.batch)
+            for chosen in numbers.split(self.at_once)
         ]
         return torch.cat(parts, dim=1)
 

@@ -113,7 +113,8 @@ class LinkPrediction(Recipe):
         strength = f", strength {self.strength:g}" if self.is_gated else ""
         floor = f", floor {self.floor}" if self.floor else ""
         search = f", search {self.search:g}" if self.search < 1 else ""
-        return f"{self.dataset}, {self.method} from {self.width}{strength}{hidden}{floor}{search}"
+        split = f", split of {self.split}" if self.split != "2021" else ""
+        return f"{self.dataset}, {self.method} from {self.width}{strength}{hidden}{floor}{search}{split}"
 
     @property
     def epochs(self) -> int:

@@ -189,7 +189,7 @@ class Recommendations:
         if not self.recipe.is_gated:
             return {"rmse_compact": None, "params": sum(p.numel() for p in network.parameters())}
         small = compacted(network)
-        pairs = torch.arange(len(self.test.host)).split(self.recipe.batch)
+        pairs = torch.arange(len(self.test.host)).split(self.networks.at_once)
         predicted = torch.cat([small(self.test.batch(chosen.unsqueeze(0))) for chosen in pairs])
         (after,) = self._errors(predicted.unsqueeze(0))
         # A layer cannot be empty: of a gate that has closed altogether one unit stays, as zero.

@@ -16,7 +16,9 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("head", ["", "who,what,stars\n", "\ufeffuser,item,rating,time\n"])
+@pytest.mark.parametrize(
+    "head", ["", "who,what,stars\n", "\ufeffuser,item,rating,time\n", "UserId,movieId,Rating (1-5)\r\n"]
+)
 def test_a_csv_with_or_without_a_head(head: str, tmp_path: Path) -> None:
     rated = read_csv(written(tmp_path, head + 'ann,"tea, green",5\n\nbob,milk,2.5,ignored\nann,milk, 1 \n'))
     assert rated.user_names == ("ann", "bob") and rated.item_names == ("tea, green", "milk")
@@ -29,13 +31,25 @@ def test_a_csv_with_or_without_a_head(head: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,x,1\nb,y,much\n", r"ratings.csv, line 2: the rating is 'much', which is no finite number"),
-        ("u,i,r\na,x,1\n\nb,y\n", r"ratings.csv, line 4: user, item and rating are needed, but there is 2 cells"),
+        ("a,x,1\nb,y,much\n", r"ratings.csv, line 2: the rating is 'much', which is no number"),
+        (
+            "u,i,r\na,x,1\n\nb,y\n",
+            r"ratings.csv, line 4: user, item and rating are needed, with commas between, but there is \['b', 'y'\]",
+        ),
         ("a,x,1\n,y,2\n", r"ratings.csv, line 2: the user is empty"),
         ("a,x,1\nb, ,2\n", r"ratings.csv, line 2: the item is empty"),
         ("a,x,1\nb,x,nan\n", r"line 2: the rating is 'nan'"),
         ("a,x,1\nb,x,inf\n", r"line 2: the rating is 'inf'"),
         ("a,x,1\nb,x,2\na,x,3\n", r"ratings.csv, line 3: a has rated x already, in line 1; keep one"),
+        ("a,x,1\nb,x,1e39\n", r"line 2: the rating is '1e39', which is no number within ±1e\+12"),
+        # A first line is a head only if its third cell can be the name of a column.
+        ("a,x,\nb,x,2\n", r"line 1: the rating is ''"),
+        ('a,x,"4,5"\nb,x,2\n', r"line 1: the rating is '4,5'"),
+        ("a,x,nan\nb,x,2\n", r"line 1: the rating is 'nan'"),
+        ("a,x,-inf\nb,x,2\n", r"line 1: the rating is '-inf'"),
+        ("user,rating,item\na,1,7\n", r"line 1: 'item' is not where it should be; user, item, rating come first"),
+        ("time,userId,itemId,rating\n5,1,7,3\n", r"line 1: 'userid' is not where it should be"),
+        ("user;item;rating\na;x;1\n", r"line 1: user, item and rating are needed, with commas between, but there is"),
         ("user,item,rating\n", "there are no ratings"),
         ("", "there are no ratings"),
     ],
@@ -57,9 +71,11 @@ def test_triples() -> None:
     rated = from_triples([(7, "tea", 5), (8, "tea", 2)])
     assert rated.user_names == ("7", "8") and rated.ratings.values.tolist() == [5.0, 2.0]
     for wrong, message in (
-        ([("a", "x", 1), ("a", "x")], "triple 2: user, item and rating are needed, but there is 2 cells"),
+        ([("a", "x", 1), ("a", "x")], "triple 2: user, item and rating are needed, but there is \\('a', 'x'\\)"),
         ([("a", "x", 1), 3], "triple 2: user, item and rating are needed, but there is 3"),
         ([("a", "x", None)], "triple 1: the rating is 'None'"),
+        ([(None, "x", 1)], "triple 1: the user is empty"),
+        ([("a", float("nan"), 1)], "triple 1: the item is empty"),
         ([("a", "x", 1), ("a", "x", 1)], "triple 2: a has rated x already, in triple 1"),
     ):
         with pytest.raises(DataError, match=message):

@@ -69,6 +69,15 @@ def test_epochs_are_the_same(method: str, seeds: int) -> None:
         assert torch.equal(fixed.parameters[OFFSET], torch.full_like(fixed.parameters[OFFSET], fixed.lowest))
 
 
+def test_predictions_are_the_same_however_many_at_once() -> None:
+    trained = training("gate", fixed=False)
+    trained.epoch()
+    assert trained.at_once == 7
+    few = trained.predict(trained.batches)
+    trained.at_once = rating_networks.MANY_PAIRS
+    torch.testing.assert_close(trained.predict(trained.batches), few, rtol=0, atol=1e-12)
+
+
 def test_many_relations() -> None:
     plain, fixed = (training("control", relations=11, fixed=fixed) for fixed in (False, True))
     assert [fixed.epoch() for _ in range(2)] == [pytest.approx(plain.epoch(), rel=1e-6) for _ in range(2)]

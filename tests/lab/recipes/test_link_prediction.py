@@ -57,6 +57,12 @@ def test_names_of_runs() -> None:
     assert Job(budgeted("cora", 8), 0).name == "b2f90e64e891"
 
 
+def test_a_setting_says_whose_rules_divide_the_edges_if_not_those_of_2021() -> None:
+    recipe = gated("cora", 16, 0.1)
+    assert recipe.setting == "cora, gae-dam from 16, strength 0.1"
+    assert replace(recipe, split="today").setting == "cora, gae-dam from 16, strength 0.1, split of today"
+
+
 def test_what_runs_side_by_side() -> None:
     found = [recipe for recipe in recipes() if recipe.dataset == "cora"]
     for batch in batches([Job(recipe, seed) for seed in range(2) for recipe in found], 12):

@@ -240,6 +240,27 @@ def test_link_prediction_has_a_star_where_validation_chooses_and_gains_by_seed(t
     # Only the run of seed 1 that ended with 7 channels has a plain twin.
     ((name, (dimensions, differences)),) = lines(gain).items()
     assert (name, dimensions) == ("GAE-DAM from 16", [7.0]) and differences == pytest.approx([0.05])
+    assert all(axes.get_xscale() == "log" and axes.get_legend() is None for axes in (auc, ap, gain))
+
+
+def test_gains_of_few_runs_are_left_out_and_splits_kept_apart(tmp_path: Path) -> None:
+    common = {"dataset": "cora", "hidden": 32}
+    for seed in range(5):
+        for split, auc in ("2021", 0.8), ("today", 0.6):
+            plain = {**common, "method": "gae", "width": 6, "strength": 0.0, "split": split}
+            write(tmp_path, "link_prediction", plain, seed, {"dimension": 6, "auc": auc, "ap": auc})
+        for strength, fitting in ((0.1, 3), (1.0, 2)):
+            config = {**common, "method": "gae-dam", "width": 16, "strength": strength, "split": "2021"}
+            final = {"dimension": 6 if seed < fitting else 9, "auc": 0.9, "ap": 0.9}
+            write(tmp_path, "link_prediction", config, seed, final)
+    figure = drawn(tmp_path, "link_prediction")
+    auc, _, gain = figure.axes
+    assert set(lines(auc)) == {"GAE, 32 hidden units", "GAE, 32 hidden units, split of today", "GAE-DAM from 16"}
+    # Three runs of five have a twin at strength 0.1, two at strength 1.
+    ((_, (dimensions, differences)),) = lines(gain).items()
+    assert dimensions == [6.0] and differences == pytest.approx([0.1])
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert explained == [*lines(auc), "strength chosen by validation"]
 
 
 def test_matrices_of_likeness_stand_side_by_side(tmp_path: Path) -> None:
