@@ -421,3 +421,35 @@ def test_a_state_of_another_size_is_refused() -> None:
         with pytest.raises(hg.ArgumentError, match=complaint):
             other.load_state_dict(state)
         assert not other.met
+
+
+def test_a_budget_follows_its_model_to_another_device() -> None:
+    """No number can be read from the device of this test, so this is as far as it goes without a GPU."""
+    model, _, budget, _ = small_training()
+    for _ in range(90):
+        budget.step()
+    model.to("meta")
+    with torch.no_grad():
+        assert budget.penalty().device.type == "meta"
+    budget.step()
+    assert {tensor.device.type for tensor in (budget._push.strength, budget._push.weights)} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("wanted", [{"params": 0.3}, {"macs": 0.3}, {"channels": 0.4}], ids=str)
+@pytest.mark.parametrize("moved", ["before the budget is made", "after"])
+def test_a_budget_of_a_model_that_was_moved_is_met(wanted: dict[str, Any], moved: str) -> None:
+    torch.manual_seed(0)
+    model, x = Digits(), torch.randn(16, 1, 8, 8)
+    hg.insert_gates_(model, x)
+    if moved != "after":
+        model.cuda()
+    budget = hg.Budget(model, steps=STEPS, **wanted)
+    model.cuda()
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.05))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(x.cuda()).square().mean() + budget.penalty()).backward()
+        optimizer.step()
+        budget.step()
+    assert budget.met and sum(budget.by_layer().values()) == budget.size <= budget.target

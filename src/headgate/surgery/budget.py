@@ -174,7 +174,7 @@ class Budget:
 
     def penalty(self) -> Tensor:
         """One differentiable scalar to add to the loss."""
-        self._claim.require()
+        self._attend()
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
             self._asked += 1
@@ -189,7 +189,7 @@ class Budget:
         It never waits for a device, unless to measure time: sizes are computed there, and what a look finds is acted
         upon at the next one.
         """
-        self._claim.require()
+        self._attend()
         if self._is_new and not self.met:
             refuse_baked(self._bank)
         self._step, self._asked, self._is_new = self._step + 1, 0, False
@@ -202,7 +202,7 @@ class Budget:
 
     def by_layer(self) -> dict[str, float]:
         """What is left of each parameter, of each call's multiply-accumulates or each module's milliseconds."""
-        self._claim.require()
+        self._attend()
         return {name: self._shown(size) for name, size in self._gauge.by_name(self._gauge.kept()).items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Budget:
         """
         saved = SavedState.of(state, self.state_dict())
         refuse_another_size(self._of, saved, self._full, self._target)
-        self._claim.require()
+        self._attend()
         if saved.met and self._stopwatch is None:
             refuse_another_model(self._of, saved, self._gauge.size(self._gauge.kept()))
         self._step, self.met, self._size = saved.step, saved.met, saved.size
@@ -236,6 +236,13 @@ class Budget:
             self._stopwatch.load_(self._gauge, saved.times)
             self._full = saved.full
         self._settle_bank()
+
+    def _attend(self) -> None:
+        """The gates must still be its own; where their model has been moved, what it counts with goes along."""
+        self._claim.require()
+        device = self._bank.offset.device
+        self._push.to_(device)
+        self._gauge = self._gauge.on(device)
 
     def _is_due(self) -> bool:
         return self._step % self._every() == 0 or self._step >= self._schedule.end
@@ -250,7 +257,6 @@ class Budget:
         if self._coming is not None:
             self._size = self._coming.read()
         if self._stopwatch is not None:
-            self._gauge = self._gauge.on(self._bank.offset.device)
             self._size = self._stopwatch.checked_(self._gauge, self._size)
         if self._size <= self._target or self._step >= self._schedule.end:
             if self._size > JUMP * self._target:
@@ -261,7 +267,6 @@ class Budget:
 
     def _steer(self) -> Tensor:
         """Strength and weights for the size that the network has now, all on its device; returns the size."""
-        self._gauge = self._gauge.on(self._bank.offset.device)
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self._full, self._target)
         if not self._bank.asked_to_rest:  # sizes say nothing about the strength while `freeze_` holds the gates
@@ -273,7 +278,6 @@ class Budget:
 
     def _finish(self) -> None:
         """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
-        self._gauge = self._gauge.on(self._bank.offset.device)
         settle = self._gauge.settled if self._stopwatch is None else partial(self._stopwatch.settled_, self._gauge)
         settled = settle(self._gauge.kept(), self._target, self._bank.masks(range(len(self._bank.gates))))
         self._size = self._gauge.size(settled)
