@@ -172,6 +172,17 @@ def test_widths_are_multiples_within_the_budget() -> None:
     ]
 
 
+@pytest.mark.parametrize("wanted", [{"params": 0.4}, {"macs": 0.4}, {"channels": 0.5}], ids=str)
+def test_what_is_left_by_layer_adds_up_at_any_time(wanted: dict[str, Any]) -> None:
+    """Units that are closed but fill a width up to a multiple are kept, so they count."""
+    training = Training({"multiple_of": 8}, bake=False, **wanted)
+    for until in (30, 60, STEPS):
+        training.run(until)
+        measure = gauge(training.model, *wanted)
+        assert sum(training.budget.by_layer().values()) == measure.size(measure.kept())
+    assert training.budget.met and sum(training.budget.by_layer().values()) == training.budget.size
+
+
 def test_gates_wait_then_close_a_little_at_a_time_then_rest() -> None:
     training = Training(params=0.3, start=0.2, reach=0.6)
     offsets: list[Tensor] = []
@@ -377,6 +388,13 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
     few = bad(params=1.5)
     assert "params=1.5 asks for 1;" in few and "Above 1, params= is a number of them; a fraction" in few
     assert "Above 1" not in bad(params=0.001)
+
+
+def test_steps_may_be_of_any_kind_of_whole_number() -> None:
+    """As other whole numbers may: what comes out of NumPy or a tensor is one."""
+    model, _, budget, _ = small_training(steps=torch.tensor(200))  # type: ignore[arg-type]
+    plain = hg.Budget(model, params=0.3, steps=200)
+    assert budget._schedule == plain._schedule and budget._patience == plain._patience
 
 
 @pytest.mark.parametrize(("start", "reach"), [(0.1, 0.5), (0.0, 1.0), (0.499, 0.5), (0.33, 0.66), (0.0, 0.013)])

@@ -120,7 +120,7 @@ class Budget:
         self._bank = _bank(root)
         self._of, wanted = only_one({"params": params, "macs": macs, "channels": channels, "latency_ms": latency_ms})
         self._schedule = schedule_of(steps, reach, start)
-        self._patience = max(self._schedule.end, min(steps, PATIENCE))
+        self._patience = max(self._schedule.end, min(int(steps), PATIENCE))
         given, insertion = None if example is None else Example.of(example), insertion_of(root, "Budget")
         self._stopwatch = _stopwatch(self._of, root, insertion, given, device)
         self._gauge: Gauge = gauge_of(root, insertion, self._of, given)
@@ -201,7 +201,10 @@ class Budget:
         self._settle_bank()
 
     def by_layer(self) -> dict[str, float]:
-        """What is left of each parameter, of each call's multiply-accumulates or each module's milliseconds."""
+        """What is left of each parameter, gate's units, call's multiply-accumulates or module's milliseconds.
+
+        It adds up to what compaction would leave now. Of milliseconds it is an estimate.
+        """
         self._attend()
         return {name: self._shown(size) for name, size in self._gauge.by_name(self._gauge.kept()).items()}
 

@@ -95,9 +95,10 @@ class Gauge:
         return totals[0], (totals[0] - totals[1:]) / fewer.clamp_min(1)
 
     def by_name(self, kept: Tensor) -> dict[str, int]:
-        """What is left by parameter or call."""
+        """What is left by parameter, call or, of channels, by gate."""
         if self.sizes_of is None:
-            return {gate.name: int(number) for gate, number in zip(self.bank.gates, kept, strict=True)}
+            left = self.filled(kept).tolist()
+            return {gate.name: number for gate, number in zip(self.bank.gates, left, strict=True)}
         found: dict[str, int] = {}
         costs = self.sizes_of.by_term(self._states(kept[None]))[0].tolist()
         for term, cost in zip(self.sizes_of.terms, costs, strict=True):
