@@ -9,6 +9,7 @@ gate by gate, the offsets rest, and the masks move into the weights.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
@@ -138,6 +139,16 @@ class Budget:
         self._coming: Late | None = None
         self._claim = Claim(self, self._bank)
         self._settle_bank()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Budget:
+        """A budget that steers the gates of a copied model; copied alone, it brings that model along."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        if copied._bank.claim is copied._claim:  # unless a later budget steers them
+            copied._claim = Claim(copied, copied._bank)
+            copied._settle_bank()
+        return copied
 
     @property
     def size(self) -> float:
