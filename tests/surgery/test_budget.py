@@ -125,6 +125,51 @@ def test_savings_are_differences_of_sizes() -> None:
     assert measure.size_and_savings(measure.least)[1].abs().sum() == 0
 
 
+def blocks() -> nn.Module:
+    """Residual blocks that can leave altogether."""
+    return nn.Sequential(
+        conv(1, 8), *(PreBlock(8, 8) for _ in range(3)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+
+
+def test_a_branch_of_full_width_saves_what_goes_when_all_of_it_closes() -> None:
+    """Nothing goes before: counted unit by unit it would never be worth closing."""
+    model = blocks()
+    names = list(hg.insert_gates_(model, IMAGE, branches="full"))
+    measure = gauge(model)
+    kept = measure.most.clone()
+    number = next(number for number, name in enumerate(names) if name.endswith(":write"))
+    kept[number] = 5
+    size, savings = measure.size_and_savings(kept)
+    silent = torch.where(torch.arange(len(kept)) == number, 0, kept)
+    assert savings[number] == (size - measure.size(silent)) / 5 > 0
+    # In the end such a branch goes whole, and by the mean of its masks: the smallest one says little of the others.
+    target = measure.size(silent)
+    masks = torch.full((int(kept.sum()) + 3,), 0.9)
+    first = int(measure.sizes[:number].sum())
+    masks[first : first + 8] = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert measure.settled(kept, target, masks).tolist() == silent.tolist()
+    masks[first : first + 8] = torch.tensor([0.0, 0.0, 0.0, 1e-6, 1.0, 1.0, 1.0, 1.0])
+    masks[:first] = 0.1
+    assert measure.settled(kept, size - 1, masks)[number] > 0
+
+
+def test_branches_of_full_width_close_on_the_way_and_not_at_its_end() -> None:
+    torch.manual_seed(0)
+    model, x, labels = blocks(), torch.randn(16, 1, 8, 8), torch.arange(16) % 4
+    hg.insert_gates_(model, x, branches="full")
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.05), momentum=0.9)
+    budget = hg.Budget(model, x, channels=0.4, steps=150)
+    while not budget.met:
+        before = budget.size
+        optimizer.zero_grad()
+        (cross_entropy(model(x), labels) + budget.penalty()).backward()
+        optimizer.step()
+        assert budget._push.strength < 100
+        budget.step()
+    assert before < 1.2 * budget.target
+
+
 TARGETS: list[dict[str, Any]] = [{"params": 0.3}, {"params": 0.08}, {"macs": 0.2}, {"channels": 0.4}, {"params": 3000}]
 
 
