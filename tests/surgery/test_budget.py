@@ -453,12 +453,42 @@ def test_too_few_steps_tell_how_many_would_do(start: float, reach: float) -> Non
         schedule_of(int(enough - 4 / (reach - start)), reach, start)
 
 
+def test_gates_that_have_diverged_are_named_and_spoil_no_weight() -> None:
+    """A NaN is not above 0: such a gate looks closed, and the target met."""
+    model, _, budget, _ = small_training(steps=200)
+    weights = [parameter.clone() for parameter in model.parameters()][1:]
+    with torch.no_grad():
+        hg.gates(model)["0"].offset.fill_(torch.nan)
+    with pytest.raises(hg.GateError, match=r"training has diverged: the offset is not a finite number in 0 \(nan\)"):
+        for _ in range(200):
+            budget.step()
+    assert not budget.met and not any(gate.baked for gate in hg.gates(model).values())
+    assert all(torch.equal(a, b) for a, b in zip(weights, list(model.parameters())[1:], strict=True))
+
+
 def test_models_without_inserted_gates_are_refused() -> None:
     with pytest.raises(hg.GateError, match="insert_gates_"):
         hg.Budget(Digits(), IMAGE, params=0.3, steps=STEPS)
     by_hand = nn.Sequential(nn.Linear(4, 8), hg.Gate(8), nn.Linear(8, 2))
     with pytest.raises(hg.GateError, match=r"gates placed by hand \('1'\)"):
         hg.Budget(by_hand, torch.randn(2, 4), params=0.3, steps=STEPS)
+
+
+def test_work_that_parameters_do_not_tell_is_refused_with_what_to_give_instead() -> None:
+    class Similar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(3, 12), nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.down(torch.relu(self.up(x)))
+            return y @ y.transpose(1, 2)
+
+    model = Similar()
+    hg.insert_gates_(model, torch.randn(2, 5, 3))
+    with pytest.raises(hg.GateError, match=r"macs: what Similar computes.*give params=, channels= or latency_ms="):
+        hg.Budget(model, macs=0.5, steps=STEPS)
+    assert hg.Budget(model, channels=0.5, steps=STEPS).target == 6
 
 
 def test_a_state_of_another_model_is_refused() -> None:

@@ -21,6 +21,7 @@ from headgate.bank import OPEN, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
 from headgate.errors import ArgumentError, GateError
+from headgate.gate import require_finite
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.claim import Claim
@@ -92,7 +93,8 @@ class Budget:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
         GateError: no inserted gates, or gates placed by hand besides; `macs` that parameters do not tell; later, when
-            it is used though its gates were removed, are baked already or are steered by a budget that was made since.
+            it is used though its gates were removed, are baked already or are steered by a budget that was made since,
+            or when gates are to rest of which an offset is NaN, by name.
     """
 
     def __init__(
@@ -292,6 +294,8 @@ class Budget:
 
     def _finish(self) -> None:
         """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
+        # A gate whose offset is NaN looks closed, and its mask would spoil every weight that it moves into.
+        require_finite(dict(zip((gate.name for gate in self._bank.gates), self._bank.offset, strict=True)))
         settle = self._gauge.settled if self._stopwatch is None else partial(self._stopwatch.settled_, self._gauge)
         settled = settle(self._gauge.kept(), self._target, self._bank.masks(range(len(self._bank.gates))))
         self._size = self._gauge.size(settled)

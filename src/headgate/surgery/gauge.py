@@ -192,7 +192,7 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
     if of == "macs" and sizes is None:
         raise GateError(
             f"Budget: macs: what {type(root).__name__} computes between activations (attention, for instance) cannot "
-            "be told from its parameters; give params= instead"
+            "be told from its parameters; give params=, channels= or latency_ms= instead"
         )
     layout = Sizes(insertion.plan, {}, ()) if sizes is None else sizes
     columns = torch.cat([torch.arange(one.start, one.stop) for one in (layout.columns[g.name] for g in bank.gates)])
