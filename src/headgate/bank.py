@@ -7,6 +7,7 @@ hand-placed `Gate` answers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,19 @@ class Bank:
     held: bool = False
     rate: float | None = None
     claim: object = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bank:
+        """The gates of a copied model. A budget that is still on its way steers the original alone.
+
+        Its claim is copied, so that `compact` tells of gates that were cut on the way, but not its hold: nobody would
+        ever let go of it. Gates that have come to rest for good do so in the copy too.
+        """
+        copied = copy.copy(self)
+        memo[id(self)] = copied
+        copied.root, copied.claim = copy.deepcopy((self.root, self.claim), memo)
+        if not getattr(self.claim, "for_good", False):
+            copied.held, copied.rate = False, None
+        return copied
 
     @property
     def frozen(self) -> bool:

@@ -146,8 +146,8 @@ def _runnable(model: nn.Module) -> nn.Module:
     return unwrap(model, "cost") if any(isinstance(module, parallel) for module in model.modules()) else model
 
 
-def latency_of(model: nn.Module, example: Example, repeats: int) -> Latency:
-    """Measured where the model is, in evaluation mode, after a warm-up."""
+def latency_of(model: nn.Module, example: Example, repeats: int, operation: str = "cost") -> Latency:
+    """Measured where the model is, in evaluation mode, after a warm-up. Errors are told in the name of `operation`."""
     inputs = [leaf for leaf in tree_leaves((example.args, example.kwargs)) if isinstance(leaf, Tensor)]
     given = example.fresh()
     device = next((tensor.device for tensor in (*model.parameters(), *inputs)), torch.device("cpu"))
@@ -162,7 +162,7 @@ def latency_of(model: nn.Module, example: Example, repeats: int) -> Latency:
             for _ in range(WARM_UP):
                 run()
         except Exception as error:
-            raise not_running(model, example, "cost", error) from error
+            raise not_running(model, example, operation, error) from error
         times = [clock(run, device) for _ in range(repeats)]
     low, median, high = statistics.quantiles(times, n=4, method="inclusive")
     return Latency(median, high - low, str(device), batch)

@@ -37,7 +37,7 @@ def timed(model: nn.Module, example: Example, paths: Collection[str]) -> Timing:
     A module's part is the time from the end of the one before to its own end, so that what the code does between
     modules belongs to the next one. A path that is not there has no part.
     """
-    first = latency_of(model, example, 2).median_ms
+    first = latency_of(model, example, 2, "Budget").median_ms
     repeats = int(max(FEWEST, min(MOST, ENOUGH_MS / max(first, 1e-3))))
     whole = _quiet(lambda: latency_of(model, example, repeats))
     parts = _parts(model, example, paths, repeats, torch.device(whole.device))

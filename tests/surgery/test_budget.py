@@ -125,6 +125,51 @@ def test_savings_are_differences_of_sizes() -> None:
     assert measure.size_and_savings(measure.least)[1].abs().sum() == 0
 
 
+def blocks() -> nn.Module:
+    """Residual blocks that can leave altogether."""
+    return nn.Sequential(
+        conv(1, 8), *(PreBlock(8, 8) for _ in range(3)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+
+
+def test_a_branch_of_full_width_saves_what_goes_when_all_of_it_closes() -> None:
+    """Nothing goes before: counted unit by unit it would never be worth closing."""
+    model = blocks()
+    names = list(hg.insert_gates_(model, IMAGE, branches="full"))
+    measure = gauge(model)
+    kept = measure.most.clone()
+    number = next(number for number, name in enumerate(names) if name.endswith(":write"))
+    kept[number] = 5
+    size, savings = measure.size_and_savings(kept)
+    silent = torch.where(torch.arange(len(kept)) == number, 0, kept)
+    assert savings[number] == (size - measure.size(silent)) / 5 > 0
+    # In the end such a branch goes whole, and by the mean of its masks: the smallest one says little of the others.
+    target = measure.size(silent)
+    masks = torch.full((int(kept.sum()) + 3,), 0.9)
+    first = int(measure.sizes[:number].sum())
+    masks[first : first + 8] = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert measure.settled(kept, target, masks).tolist() == silent.tolist()
+    masks[first : first + 8] = torch.tensor([0.0, 0.0, 0.0, 1e-6, 1.0, 1.0, 1.0, 1.0])
+    masks[:first] = 0.1
+    assert measure.settled(kept, size - 1, masks)[number] > 0
+
+
+def test_branches_of_full_width_close_on_the_way_and_not_at_its_end() -> None:
+    torch.manual_seed(0)
+    model, x, labels = blocks(), torch.randn(16, 1, 8, 8), torch.arange(16) % 4
+    hg.insert_gates_(model, x, branches="full")
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.05), momentum=0.9)
+    budget = hg.Budget(model, x, channels=0.4, steps=150)
+    while not budget.met:
+        before = budget.size
+        optimizer.zero_grad()
+        (cross_entropy(model(x), labels) + budget.penalty()).backward()
+        optimizer.step()
+        assert budget._push.strength < 100
+        budget.step()
+    assert before < 1.2 * budget.target
+
+
 TARGETS: list[dict[str, Any]] = [{"params": 0.3}, {"params": 0.08}, {"macs": 0.2}, {"channels": 0.4}, {"params": 3000}]
 
 
@@ -170,6 +215,17 @@ def test_widths_are_multiples_within_the_budget() -> None:
     assert [gate.open for gate in hg.status(training.model).gates] == [
         layer.out_channels for layer in (small.c1, small.c2, small.c3)
     ]
+
+
+@pytest.mark.parametrize("wanted", [{"params": 0.4}, {"macs": 0.4}, {"channels": 0.5}], ids=str)
+def test_what_is_left_by_layer_adds_up_at_any_time(wanted: dict[str, Any]) -> None:
+    """Units that are closed but fill a width up to a multiple are kept, so they count."""
+    training = Training({"multiple_of": 8}, bake=False, **wanted)
+    for until in (30, 60, STEPS):
+        training.run(until)
+        measure = gauge(training.model, *wanted)
+        assert sum(training.budget.by_layer().values()) == measure.size(measure.kept())
+    assert training.budget.met and sum(training.budget.by_layer().values()) == training.budget.size
 
 
 def test_gates_wait_then_close_a_little_at_a_time_then_rest() -> None:
@@ -379,6 +435,13 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
     assert "Above 1" not in bad(params=0.001)
 
 
+def test_steps_may_be_of_any_kind_of_whole_number() -> None:
+    """As other whole numbers may: what comes out of NumPy or a tensor is one."""
+    model, _, budget, _ = small_training(steps=torch.tensor(200))  # type: ignore[arg-type]
+    plain = hg.Budget(model, params=0.3, steps=200)
+    assert budget._schedule == plain._schedule and budget._patience == plain._patience
+
+
 @pytest.mark.parametrize(("start", "reach"), [(0.1, 0.5), (0.0, 1.0), (0.499, 0.5), (0.33, 0.66), (0.0, 0.013)])
 def test_too_few_steps_tell_how_many_would_do(start: float, reach: float) -> None:
     with pytest.raises(hg.ArgumentError, match=r"steps=\d+ or more would do") as caught:
@@ -390,12 +453,42 @@ def test_too_few_steps_tell_how_many_would_do(start: float, reach: float) -> Non
         schedule_of(int(enough - 4 / (reach - start)), reach, start)
 
 
+def test_gates_that_have_diverged_are_named_and_spoil_no_weight() -> None:
+    """A NaN is not above 0: such a gate looks closed, and the target met."""
+    model, _, budget, _ = small_training(steps=200)
+    weights = [parameter.clone() for parameter in model.parameters()][1:]
+    with torch.no_grad():
+        hg.gates(model)["0"].offset.fill_(torch.nan)
+    with pytest.raises(hg.GateError, match=r"training has diverged: the offset is not a finite number in 0 \(nan\)"):
+        for _ in range(200):
+            budget.step()
+    assert not budget.met and not any(gate.baked for gate in hg.gates(model).values())
+    assert all(torch.equal(a, b) for a, b in zip(weights, list(model.parameters())[1:], strict=True))
+
+
 def test_models_without_inserted_gates_are_refused() -> None:
     with pytest.raises(hg.GateError, match="insert_gates_"):
         hg.Budget(Digits(), IMAGE, params=0.3, steps=STEPS)
     by_hand = nn.Sequential(nn.Linear(4, 8), hg.Gate(8), nn.Linear(8, 2))
     with pytest.raises(hg.GateError, match=r"gates placed by hand \('1'\)"):
         hg.Budget(by_hand, torch.randn(2, 4), params=0.3, steps=STEPS)
+
+
+def test_work_that_parameters_do_not_tell_is_refused_with_what_to_give_instead() -> None:
+    class Similar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(3, 12), nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.down(torch.relu(self.up(x)))
+            return y @ y.transpose(1, 2)
+
+    model = Similar()
+    hg.insert_gates_(model, torch.randn(2, 5, 3))
+    with pytest.raises(hg.GateError, match=r"macs: what Similar computes.*give params=, channels= or latency_ms="):
+        hg.Budget(model, macs=0.5, steps=STEPS)
+    assert hg.Budget(model, channels=0.5, steps=STEPS).target == 6
 
 
 def test_a_state_of_another_model_is_refused() -> None:
@@ -421,3 +514,35 @@ def test_a_state_of_another_size_is_refused() -> None:
         with pytest.raises(hg.ArgumentError, match=complaint):
             other.load_state_dict(state)
         assert not other.met
+
+
+def test_a_budget_follows_its_model_to_another_device() -> None:
+    """No number can be read from the device of this test, so this is as far as it goes without a GPU."""
+    model, _, budget, _ = small_training()
+    for _ in range(90):
+        budget.step()
+    model.to("meta")
+    with torch.no_grad():
+        assert budget.penalty().device.type == "meta"
+    budget.step()
+    assert {tensor.device.type for tensor in (budget._push.strength, budget._push.weights)} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("wanted", [{"params": 0.3}, {"macs": 0.3}, {"channels": 0.4}], ids=str)
+@pytest.mark.parametrize("moved", ["before the budget is made", "after"])
+def test_a_budget_of_a_model_that_was_moved_is_met(wanted: dict[str, Any], moved: str) -> None:
+    torch.manual_seed(0)
+    model, x = Digits(), torch.randn(16, 1, 8, 8)
+    hg.insert_gates_(model, x)
+    if moved != "after":
+        model.cuda()
+    budget = hg.Budget(model, steps=STEPS, **wanted)
+    model.cuda()
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.05))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(x.cuda()).square().mean() + budget.penalty()).backward()
+        optimizer.step()
+        budget.step()
+    assert budget.met and sum(budget.by_layer().values()) == budget.size <= budget.target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import headgate as hg
+from headgate.bank import bank_of
 
 X = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 
@@ -32,6 +34,48 @@ def train(model: nn.Module, budget: hg.Budget, steps: int) -> None:
         (model(X).square().mean() + budget.penalty()).backward()
         optimizer.step()
         budget.step()
+
+
+@pytest.mark.parametrize("steps", [0, 30])
+def test_gates_of_a_copied_model_are_free_until_they_rest_for_good(steps: int) -> None:
+    """No budget would ever let go of them: it steers the model that it was made for."""
+    model = gated()
+    budget = hg.Budget(model, params=0.3, steps=300)
+    train(model, budget, steps)
+    twin = copy.deepcopy(model)
+    bank, copied = bank_of(model), bank_of(twin)
+    assert bank is not None and bank.rate is not None and frozen(model) == (steps == 0)
+    assert copied is not None and copied.rate is None and not frozen(twin)
+    with pytest.warns(hg.HeadgateWarning, match="not met yet"):
+        hg.compact(twin)
+    train(model, budget, 300 - steps)
+    assert frozen(copy.deepcopy(model))
+
+
+@pytest.mark.parametrize("steps", [0, 40, 90])
+def test_a_budget_copied_with_its_model_steers_the_copy(steps: int) -> None:
+    model = gated()
+    budget = hg.Budget(model, params=0.3, steps=300)
+    train(model, budget, steps)
+    twin, copied = copy.deepcopy((model, budget))
+    assert frozen(twin) == frozen(model)
+    before = hg.status(model)
+    train(twin, copied, 300 - steps)
+    assert copied.met and hg.status(model) == before
+    train(model, budget, 300 - steps)
+    assert budget.met and budget.size == copied.size
+    del copied
+    gc.collect()
+    assert frozen(twin)
+
+
+def test_a_copied_budget_that_was_given_up_lets_go() -> None:
+    model = gated()
+    twin, copied = copy.deepcopy((model, hg.Budget(model, params=0.5, steps=200)))
+    assert frozen(twin)
+    del copied
+    gc.collect()
+    assert not frozen(twin)
 
 
 def test_a_budget_whose_gates_were_removed_says_so() -> None:

@@ -220,6 +220,18 @@ def test_asking_changes_nothing_and_wrappers_are_seen_through():
     assert len(hg.gates(model)) and model.training
 
 
+@pytest.mark.parametrize("name", ["residual", "product of activations"])
+def test_the_example_goes_where_the_model_has_gone(name: str):
+    """As it does in `compact`: gates are inserted, and then the model is cast or brought to a device."""
+    left = []
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        model, _ = gated(name, floor=2)
+        model.to(dtype)
+        draw_offsets_(model, 0)
+        left.append(hg.kept(model, of="macs"))
+    assert left[0] == left[1] == left[2] < 1
+
+
 def test_new_gates_are_counted_anew():
     """What is known of a model belongs to one insertion: another example, other numbers."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.LazyLinear(5))

@@ -335,6 +335,13 @@ def test_a_disturbed_measurement_is_repeated() -> None:
 # ---- the real clock ----
 
 
+def test_the_example_of_the_insertion_is_timed_in_the_models_dtype() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    hg.insert_gates_(model, torch.randn(4, 8))
+    with pytest.raises(hg.ArgumentError, match="the shortest time that can be reached"):
+        hg.Budget(model.double(), latency_ms=1e-6, steps=100)
+
+
 def test_a_real_network_becomes_faster() -> None:
     """On whatever machine, however busy: the target is met as it was measured, and the small network is faster."""
     torch.manual_seed(0)

@@ -162,6 +162,8 @@ def test_nothing_that_tells_units_apart_is_refused() -> None:
     fresh = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
     with pytest.raises(hg.ArgumentError, match=r"norm_scale: Sequential has nothing .* is the network trained"):
         hg.order_by(fresh, "norm_scale", [x])
+    with pytest.raises(hg.ArgumentError, match=r"norm_scale needs norms with a scale\); magnitude does"):
+        hg.order_by(chain(), "norm_scale", [x])
 
 
 def test_a_site_whose_units_are_all_alike_is_ordered_by_magnitude_and_told() -> None:

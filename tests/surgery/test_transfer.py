@@ -43,8 +43,21 @@ def chain() -> nn.Module:
     )
 
 
+class Tempered(nn.Module):
+    """Parameters of one element, of two shapes: the bias of a single output, and a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.temperature = nn.Linear(6, 12), nn.Linear(12, 1), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = self.two(torch.relu(self.one(x))) * self.temperature
+        return torch.cat([score, -score, score.square()], dim=1)
+
+
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "chain": (chain, (8, 2, 6, 6)),
+    "one element": (Tempered, (8, 6)),
     "tied": (Tied, (8, 6)),
     "residual": (lambda: PreResNet(11, classes=3), (8, 3, 8, 8)),
 }
@@ -96,6 +109,7 @@ def same_steps(network: str, make: Any, silent: str = "") -> None:
 @pytest.mark.parametrize("name", BY_ELEMENT)
 def test_the_next_steps_are_the_gated_models(name: str) -> None:
     same_steps("chain", OPTIMIZERS[name])
+    same_steps("one element", OPTIMIZERS[name])
 
 
 @pytest.mark.parametrize("network", NETWORKS)

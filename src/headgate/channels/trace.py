@@ -77,6 +77,17 @@ class Example:
 
         return Example(tree_map(cloned, self.args), tree_map(cloned, self.kwargs))
 
+    def following(self, model: nn.Module) -> Example:
+        """The same on the device and in the dtype of a model without gates, which may have been moved since."""
+        like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+        def moved(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return leaf.to(like.device, like.dtype) if leaf.is_floating_point() else leaf.to(like.device)
+
+        return Example(tree_map(moved, self.args), tree_map(moved, self.kwargs))
+
 
 def aliases(model: nn.Module) -> dict[str, str]:
     """Every parameter, buffer and tensor attribute with the first name of the same tensor: ties go by identity."""

@@ -9,6 +9,7 @@ gate by gate, the offsets rest, and the masks move into the weights.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,6 +21,7 @@ from headgate.bank import OPEN, Bank, bank_of, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
 from headgate.errors import ArgumentError, GateError
+from headgate.gate import require_finite
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
 from headgate.surgery.claim import Claim
@@ -91,7 +93,8 @@ class Budget:
         ArgumentError: an argument that cannot be; a target that no state of the gates reaches, with the smallest size
             (or the shortest time) that one does; or fewer steps than the gates need.
         GateError: no inserted gates, or gates placed by hand besides; `macs` that parameters do not tell; later, when
-            it is used though its gates were removed, are baked already or are steered by a budget that was made since.
+            it is used though its gates were removed, are baked already or are steered by a budget that was made since,
+            or when gates are to rest of which an offset is NaN, by name.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Budget:
         self._bank = _bank(root)
         self._of, wanted = only_one({"params": params, "macs": macs, "channels": channels, "latency_ms": latency_ms})
         self._schedule = schedule_of(steps, reach, start)
-        self._patience = max(self._schedule.end, min(steps, PATIENCE))
+        self._patience = max(self._schedule.end, min(int(steps), PATIENCE))
         given, insertion = None if example is None else Example.of(example), insertion_of(root, "Budget")
         self._stopwatch = _stopwatch(self._of, root, insertion, given, device)
         self._gauge: Gauge = gauge_of(root, insertion, self._of, given)
@@ -138,6 +141,16 @@ class Budget:
         self._coming: Late | None = None
         self._claim = Claim(self, self._bank)
         self._settle_bank()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Budget:
+        """A budget that steers the gates of a copied model; copied alone, it brings that model along."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        if copied._bank.claim is copied._claim:  # unless a later budget steers them
+            copied._claim = Claim(copied, copied._bank)
+            copied._settle_bank()
+        return copied
 
     @property
     def size(self) -> float:
@@ -174,7 +187,7 @@ class Budget:
 
     def penalty(self) -> Tensor:
         """One differentiable scalar to add to the loss."""
-        self._claim.require()
+        self._attend()
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             warn_of_orphans({"inserted gates": self._bank})
             self._asked += 1
@@ -189,7 +202,7 @@ class Budget:
         It never waits for a device, unless to measure time: sizes are computed there, and what a look finds is acted
         upon at the next one.
         """
-        self._claim.require()
+        self._attend()
         if self._is_new and not self.met:
             refuse_baked(self._bank)
         self._step, self._asked, self._is_new = self._step + 1, 0, False
@@ -201,8 +214,11 @@ class Budget:
         self._settle_bank()
 
     def by_layer(self) -> dict[str, float]:
-        """What is left of each parameter, of each call's multiply-accumulates or each module's milliseconds."""
-        self._claim.require()
+        """What is left of each parameter, gate's units, call's multiply-accumulates or module's milliseconds.
+
+        It adds up to what compaction would leave now. Of milliseconds it is an estimate.
+        """
+        self._attend()
         return {name: self._shown(size) for name, size in self._gauge.by_name(self._gauge.kept()).items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -226,7 +242,7 @@ class Budget:
         """
         saved = SavedState.of(state, self.state_dict())
         refuse_another_size(self._of, saved, self._full, self._target)
-        self._claim.require()
+        self._attend()
         if saved.met and self._stopwatch is None:
             refuse_another_model(self._of, saved, self._gauge.size(self._gauge.kept()))
         self._step, self.met, self._size = saved.step, saved.met, saved.size
@@ -236,6 +252,13 @@ class Budget:
             self._stopwatch.load_(self._gauge, saved.times)
             self._full = saved.full
         self._settle_bank()
+
+    def _attend(self) -> None:
+        """The gates must still be its own; where their model has been moved, what it counts with goes along."""
+        self._claim.require()
+        device = self._bank.offset.device
+        self._push.to_(device)
+        self._gauge = self._gauge.on(device)
 
     def _is_due(self) -> bool:
         return self._step % self._every() == 0 or self._step >= self._schedule.end
@@ -250,7 +273,6 @@ class Budget:
         if self._coming is not None:
             self._size = self._coming.read()
         if self._stopwatch is not None:
-            self._gauge = self._gauge.on(self._bank.offset.device)
             self._size = self._stopwatch.checked_(self._gauge, self._size)
         if self._size <= self._target or self._step >= self._schedule.end:
             if self._size > JUMP * self._target:
@@ -261,7 +283,6 @@ class Budget:
 
     def _steer(self) -> Tensor:
         """Strength and weights for the size that the network has now, all on its device; returns the size."""
-        self._gauge = self._gauge.on(self._bank.offset.device)
         size, savings = self._gauge.size_and_savings(self._gauge.kept())
         wanted = self._schedule.wanted(self._step, self._full, self._target)
         if not self._bank.asked_to_rest:  # sizes say nothing about the strength while `freeze_` holds the gates
@@ -273,7 +294,8 @@ class Budget:
 
     def _finish(self) -> None:
         """Settles the last units, moves the masks into the weights if it may, and lets the gates rest."""
-        self._gauge = self._gauge.on(self._bank.offset.device)
+        # A gate whose offset is NaN looks closed, and its mask would spoil every weight that it moves into.
+        require_finite(dict(zip((gate.name for gate in self._bank.gates), self._bank.offset, strict=True)))
         settle = self._gauge.settled if self._stopwatch is None else partial(self._stopwatch.settled_, self._gauge)
         settled = settle(self._gauge.kept(), self._target, self._bank.masks(range(len(self._bank.gates))))
         self._size = self._gauge.size(settled)

@@ -93,7 +93,7 @@ def compact(
         shrink_(small, insertion.plan, keep)
         dropped = [name for name in units if name in insertion.before_norm and not bool(units[name].all())]
         reference = _without_constants(root, insertion.plan, keep) if dropped else root
-    given = _following(insertion.example, small) if insertion and example is None else Example.of(example)
+    given = insertion.example.following(small) if insertion and example is None else Example.of(example)
     variants = list(_variations(given))
     # Before anything looks at gates that were placed by hand: they may not fit the tensors that they meet.
     expected = [_expected(reference, variant) for variant in variants]
@@ -164,18 +164,6 @@ def _variations(example: Example) -> Iterator[Example]:
         return leaf
 
     yield Example(tree_map(other, example.args), tree_map(other, example.kwargs))
-
-
-def _following(example: Example, model: nn.Module) -> Example:
-    """The example of the insertion on the device and in the dtype that the model has been brought to since."""
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-
-    def moved(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf.to(like.device, like.dtype) if leaf.is_floating_point() else leaf.to(like.device)
-
-    return Example(tree_map(moved, example.args), tree_map(moved, example.kwargs))
 
 
 def _expected(gated: nn.Module, example: Example) -> Any:

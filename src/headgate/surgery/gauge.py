@@ -90,14 +90,20 @@ class Gauge:
 
     def size_and_savings(self, kept: Tensor) -> tuple[Tensor, Tensor]:
         """The size, and for every gate what each of the units saves that it would close next."""
-        fewer = torch.minimum(self.multiple.expand_as(kept), (kept - self.least).clamp_min(0))
+        fewer = self._fewer(kept)
         totals = self._totals(torch.cat([kept[None], kept - torch.diag(fewer)]))
         return totals[0], (totals[0] - totals[1:]) / fewer.clamp_min(1)
 
+    def _fewer(self, kept: Tensor) -> Tensor:
+        """How many units of every gate close next: up to a multiple, or all where nothing goes until all do."""
+        together = torch.where(self.whole & self.vanishing, kept, self.multiple)
+        return torch.minimum(together, (kept - self.least).clamp_min(0))
+
     def by_name(self, kept: Tensor) -> dict[str, int]:
-        """What is left by parameter or call."""
+        """What is left by parameter, call or, of channels, by gate."""
         if self.sizes_of is None:
-            return {gate.name: int(number) for gate, number in zip(self.bank.gates, kept, strict=True)}
+            left = self.filled(kept).tolist()
+            return {gate.name: number for gate, number in zip(self.bank.gates, left, strict=True)}
         found: dict[str, int] = {}
         costs = self.sizes_of.by_term(self._states(kept[None]))[0].tolist()
         for term, cost in zip(self.sizes_of.terms, costs, strict=True):
@@ -118,21 +124,26 @@ class Gauge:
         kept = kept.clone()
         size, savings = self.size_and_savings(kept)
         while size > target and bool((kept > self.least).any()):
-            smallest = self._smallest_open(kept, masks)
-            worth = torch.where(savings > 0, smallest / savings, torch.inf)
+            loss = self._next_masks(kept, masks)
+            worth = torch.where(savings > 0, loss / savings, torch.inf)
             if not bool(worth.isfinite().any()):
-                worth = torch.where(kept > self.least, smallest, torch.inf)
+                worth = torch.where(kept > self.least, loss, torch.inf)
             chosen = int(worth.argmin())
-            kept[chosen] -= min(int(self.multiple[chosen]), int(kept[chosen] - self.least[chosen]))
+            kept[chosen] -= self._fewer(kept)[chosen]
             size, savings = self.size_and_savings(kept)
         return self._grown(kept, int(size), target)
 
-    def _smallest_open(self, kept: Tensor, masks: Tensor) -> Tensor:
-        """Of every gate that keeps so many units, the mask of the one that closes next; infinite where none is open."""
+    def _next_masks(self, kept: Tensor, masks: Tensor) -> Tensor:
+        """Of every gate that keeps so many units, the mask of the one that closes next; infinite where none is open.
+
+        Where all units close together, the mean of their masks.
+        """
         owner = self.bank.numbers(OWNER)
         following = self.bank.numbers(PLACES) == (self.sizes - kept)[owner]
         nothing = torch.full(kept.shape, torch.inf, dtype=masks.dtype, device=masks.device)
-        return nothing.index_put((owner[following],), masks[following])
+        smallest = nothing.index_put((owner[following],), masks[following])
+        means = torch.zeros_like(smallest).index_add_(0, owner, masks * self.opened(kept)) / kept
+        return torch.where(self.whole & self.vanishing & (kept > 0), means, smallest)
 
     def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
         while size < target:
@@ -181,7 +192,7 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
     if of == "macs" and sizes is None:
         raise GateError(
             f"Budget: macs: what {type(root).__name__} computes between activations (attention, for instance) cannot "
-            "be told from its parameters; give params= instead"
+            "be told from its parameters; give params=, channels= or latency_ms= instead"
         )
     layout = Sizes(insertion.plan, {}, ()) if sizes is None else sizes
     columns = torch.cat([torch.arange(one.start, one.stop) for one in (layout.columns[g.name] for g in bank.gates)])

@@ -99,7 +99,7 @@ def parameter_sizes(root: nn.Module, plan: Plan) -> Sizes:
 
 def call_sizes(root: nn.Module, insertion: Insertion, example: Example | None) -> Sizes | None:
     """For a `Budget`: what states of the gates leave of the work on an example, if the parameters tell it."""
-    return _work(root, insertion if example is None else replace(insertion, example=example), "Budget").sizes
+    return _work(root, insertion, "Budget", example).sizes
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,16 @@ def _of_macs(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor])
     return (_macs_after(root, insertion, units) if left is None else left) / work.macs
 
 
-def _work(root: nn.Module, insertion: Insertion, operation: str) -> _Work:
+def _work(root: nn.Module, insertion: Insertion, operation: str, example: Example | None = None) -> _Work:
+    """On an example of the caller's, or on that of the insertion wherever the model has gone since."""
     dense = without_gates(root)
-    counted = count(dense, insertion.example, operation)
+    counted = count(dense, example or insertion.example.following(dense), operation)
     calls = [call for call in counted.calls if call.macs]
     if not all(call.weights for call in calls):
         return _Work(insertion, counted.macs, None)
     shapes = {name: tuple(parameter.shape) for name, parameter in dense.named_parameters()}
     work = _Work(insertion, counted.macs, Sizes(insertion.plan, shapes, _call_terms(insertion.plan, shapes, calls)))
-    return work if _foretells(work, root) else replace(work, sizes=None)
+    return work if _foretells(work, root, example) else replace(work, sizes=None)
 
 
 def _call_terms(plan: Plan, shapes: Mapping[str, Shape], calls: Sequence[Call]) -> list[Term]:
@@ -157,17 +158,19 @@ def _call_terms(plan: Plan, shapes: Mapping[str, Shape], calls: Sequence[Call]) 
     ]
 
 
-def _foretells(work: _Work, root: nn.Module) -> bool:
+def _foretells(work: _Work, root: nn.Module, example: Example | None) -> bool:
     try:
-        return all(work.left(t) == _macs_after(root, work.insertion, t) for t in _trials(work.insertion.plan))
+        return all(work.left(t) == _macs_after(root, work.insertion, t, example) for t in _trials(work.insertion.plan))
     except TraceError:
         return False
 
 
-def _macs_after(root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor]) -> int:
+def _macs_after(
+    root: nn.Module, insertion: Insertion, units: Mapping[str, Tensor], example: Example | None = None
+) -> int:
     small = without_gates(root)
     shrink_(small, insertion.plan, chosen(insertion.plan, units, "kept"))
-    return count(small, insertion.example, "kept").macs
+    return count(small, example or insertion.example.following(small), "kept").macs
 
 
 def _trials(plan: Plan) -> Iterator[dict[str, Tensor]]:

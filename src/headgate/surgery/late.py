@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,10 @@ class Late:
             self._number.copy_(number, non_blocking=True)
             self._arrived = torch.cuda.Event()
             self._arrived.record()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Late:
+        """One that has arrived: events of a device cannot be copied."""
+        return Late(torch.tensor(self.read()))
 
     def read(self) -> int:
         """The number."""

@@ -33,6 +33,8 @@ ADVICE = {
     "mutual_information": "are there enough examples, of more than one target?",
 }
 
+NOTHING_FOUND = "it says nothing about any of the sites (norm_scale needs norms with a scale); magnitude does"
+
 Criterion = Literal["magnitude", "norm_scale", "variance", "taylor", "mutual_information"]
 
 
@@ -199,8 +201,8 @@ def _told_apart(root: nn.Module, criterion: Criterion, found: Mapping[str, Tenso
             )
     told = {name: one for name, one in found.items() if len(one) == 1 or bool((one != one[0]).any())}
     if not told:
-        why = f": all units of a site are equally important; {ADVICE[criterion]}" if found else ""
-        raise ArgumentError(f"order_by: {criterion}: {type(root).__name__} has nothing that it could tell apart{why}")
+        why = f"all units of a site are equally important; {ADVICE[criterion]}" if found else NOTHING_FOUND
+        raise ArgumentError(f"order_by: {criterion}: {type(root).__name__} has nothing that it could tell apart: {why}")
     if alike := [name for name in found if name not in told]:
         warnings.warn(
             f"order_by: {criterion} finds all units equally important at {first_names(alike)}: ordered by "

@@ -42,6 +42,12 @@ class Push:
         """The penalty on these offsets, differentiable."""
         return self.strength * (self.weights * offsets).sum()
 
+    def to_(self, device: torch.device) -> None:
+        """Goes where the offsets have gone. Where they are still, nothing changes: graphs may hold these tensors."""
+        if self.strength.device != device:
+            for name in self.STATE:
+                setattr(self, name, getattr(self, name).to(device))
+
     def begin_(self) -> None:
         """From here on gates are pushed."""
         self.level.fill_(math.log(FIRST_STRENGTH))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headgate.arguments import number
+from headgate.arguments import number, whole_number
 from headgate.errors import ArgumentError
 
 # How far offsets could travel in the time there is, in ways from all open to all closed: room to wait and to turn.
@@ -33,8 +33,8 @@ def schedule_of(steps: int, reach: float, start: float) -> Schedule:
     Raises:
         ArgumentError: what is no number of steps, fractions out of order, or fewer steps than the gates need.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ArgumentError(f"Budget: steps={steps!r} must be a whole number of 1 or more: all steps of the training")
+    if (steps := whole_number("Budget: steps", steps)) < 1:
+        raise ArgumentError(f"Budget: steps={steps} must be 1 or more: all steps of the training")
     start, reach = number("Budget: start", start), number("Budget: reach", reach)
     if not 0 <= start < reach <= 1:
         raise ArgumentError(

@@ -46,7 +46,7 @@ class Stopwatch:
 
     def __init__(self, root: nn.Module, insertion: Insertion, example: Example | None, device: Any) -> None:
         self._root, self._plan = root, insertion.plan
-        given = insertion.example if example is None else example
+        given = insertion.example.following(without_gates(root)) if example is None else example
         try:
             self._device = next(root.parameters()).device if device is None else torch.device(device)
             self._example = Example(*tree_map(self._moved, (given.args, given.kwargs)))

@@ -110,12 +110,15 @@ def _inherited(
 
 
 def _cut(value: Any, like: Tensor, indices: Indices) -> Any:
-    """One entry of a parameter's state: cut if it has the parameter's shape, kept if it is a number."""
-    if not isinstance(value, Tensor) or (value.numel() == 1 and like.numel() != 1):
+    """One entry of a parameter's state: cut if it has the parameter's shape, kept if it is a number.
+
+    A step count is a number for a parameter of a single element too, whose shape is as a rule another one.
+    """
+    if isinstance(value, Tensor) and value.shape == like.shape:
+        return sliced(value, indices) if indices else value.clone()
+    if not isinstance(value, Tensor) or value.numel() == 1:
         return value
-    if value.shape != like.shape:
-        raise OptimizerError(
-            f"transfer_: the optimizer keeps a state of shape {tuple(value.shape)} for a parameter of shape "
-            f"{tuple(like.shape)}, which is not element by element; make a new optimizer"
-        )
-    return sliced(value, indices) if indices else value.clone()
+    raise OptimizerError(
+        f"transfer_: the optimizer keeps a state of shape {tuple(value.shape)} for a parameter of shape "
+        f"{tuple(like.shape)}, which is not element by element; make a new optimizer"
+    )
