@@ -18,6 +18,8 @@ from headgate_lab.engine.record import RECORD, read_run, write_run
 
 # A checkpoint costs little, but an epoch may cost less.
 SECONDS_BETWEEN_CHECKPOINTS = 15.0
+# What saving takes of the time, at most: the state of large networks side by side is a gigabyte.
+SAVING = 0.02
 
 
 class Watch(Protocol):
@@ -35,12 +37,20 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs happen and where they are kept."""
+    """Where runs happen and where they are kept.
+
+    `seconds_between_checkpoints` is the least; 0: one after every epoch, however long it takes.
+    """
 
     out: Path
     device: torch.device
     environment: Mapping[str, str]
     seconds_between_checkpoints: float = SECONDS_BETWEEN_CHECKPOINTS
+
+    def seconds_before_the_next(self, took: float) -> float:
+        """How long to wait after a checkpoint that took so many seconds."""
+        least = self.seconds_between_checkpoints
+        return max(least, took / SAVING) if least else 0.0
 
 
 @dataclass(frozen=True)
@@ -91,15 +101,16 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch) -> list[Failure]:
     progress = load_checkpoint(path, training, place.device)
     watch.begin(jobs, epochs, len(progress.epochs))
     reasons = _reasons(progress.epochs)
-    saved = time.monotonic()
+    saved, wait = time.monotonic(), place.seconds_between_checkpoints
     while len(progress.epochs) < epochs and len(reasons) < len(jobs):
         with _timed(progress, _begun_stage(training, progress)):
             progress.epochs.append(training.epoch())
         reasons = _reasons(progress.epochs)
         watch.epoch(len(progress.epochs), progress.epochs[-1])
-        if time.monotonic() - saved >= place.seconds_between_checkpoints and len(progress.epochs) < epochs:
+        if (now := time.monotonic()) - saved >= wait and len(progress.epochs) < epochs:
             save_checkpoint(path, training, progress)
             saved = time.monotonic()
+            wait = place.seconds_before_the_next(saved - now)
     if len(reasons) < len(jobs):
         _finish(jobs, training, progress, reasons, place, watch)
     path.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 With 16 or 32 channels torch's take many times as long as reading and writing the images does, above all for the
 gradient of the weight. What these compute is the same up to rounding: `benchmarks/few_channels.py` records that, and
-how long both take.
+how long both take. On an H200 a pass both ways takes 44 µs in place of 102 with 16 channels (32 pixels), 32 in place of
+79 with 32 (16 pixels), 28 in place of 45 with 64 (8 pixels).
 """
 
 from __future__ import annotations

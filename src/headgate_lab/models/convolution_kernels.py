@@ -3,9 +3,8 @@
 Imported on demand (`headgate_lab.models.convolution`), since only a torch for GPUs brings Triton along. Images are a
 matrix: a row for every pixel, a column for every channel. A *tap* is one of the nine pixels that a pixel of the result
 is made of, and beyond the border of its image a tap is zero. All inputs and all outputs are before a program at once,
-so that there must be few. Both are told in eights: so the compiler knows that a row can be read in pieces of 16 bytes,
-without which the kernels take five times as long. A weight lies output by output, tap by tap, input by input. No
-annotations but those Triton understands.
+so that there must be few. Both are told in eights: so the compiler knows that a row can be read in pieces of 16 bytes.
+A weight lies output by output, tap by tap, input by input. No annotations but those Triton understands.
 """
 
 import triton

@@ -84,8 +84,8 @@ class Tiles(NamedTuple):
 
     @property
     def units(self) -> tuple[int, int]:
-        """The channels as a number of units, and how many are one."""
-        unit = unit_of(self.channels)
+        """The channels as a number of units, and what a unit is: what a thread reads at once, if they divide so."""
+        unit = 1 if self.channels % READ_AT_ONCE else READ_AT_ONCE
         return self.channels // unit, unit
 
     @property
@@ -161,11 +161,6 @@ class FewPasses(torch.autograd.Function):
         sizes = (how.rows, units, unit, how.tall, how.wide)
         run.apply_back[down, across](*known, bias_slope, weight_slope, passed, *sizes)
         return passed, weight_slope, bias_slope, None
-
-
-def unit_of(*widths: int) -> int:
-    """What all of them are multiples of and a GPU reads at once, 16 bytes; 1 if there is no such thing."""
-    return READ_AT_ONCE if all(width % READ_AT_ONCE == 0 for width in widths) else 1
 
 
 def power_of_two(number: int) -> int:

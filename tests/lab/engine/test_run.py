@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +224,29 @@ def test_a_field_added_later_is_recorded_only_where_it_says_something() -> None:
 
     assert Line(2.0).config() == StraightLine(2.0).config()
     assert Line(2.0, noise=0.1).config() == {**StraightLine(2.0).config(), "noise": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("between", "takes", "saved"), [(1.0, 0.0, 9), (1.0, 0.1, 2), (1.0, 1.0, 1), (4.0, 0.01, 2), (0.0, 1.0, 9)]
+)
+def test_saving_takes_a_small_part_of_the_time(
+    between: float, takes: float, saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten epochs of a second each, and checkpoints that take so long."""
+    now, at = 0.0, []
+
+    class Ticking(Silent):
+        def epoch(self, number: int, metrics: Any) -> None:
+            nonlocal now
+            now += 1.0
+
+    def save(*_: Any) -> None:
+        nonlocal now
+        at.append(now)
+        now += takes
+
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(run_module, "save_checkpoint", save)
+    place = replace(here(tmp_path), seconds_between_checkpoints=between)
+    assert not run([Job(StraightLine(2.0, length=10), 0)], place, Ticking())
+    assert len(at) == saved
