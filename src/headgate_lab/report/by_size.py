@@ -40,6 +40,8 @@ class Cell(NamedTuple):
 def by_size(experiment: str, records: Sequence[Record]) -> Sheet:
     """Accuracies in percent. A network made small in the paper's way, which ends where it ends, tells its size too.
 
+    And, since removing what its gates closed is not exact, what it had with them: that is what the paper prints.
+
     Sizes of which nothing has been measured are left out.
     """
     table = list(_printed(experiment))
@@ -88,11 +90,14 @@ def _told(groups: Sequence[Runs]) -> str:
     """The mean accuracy and its spread over seeds, if there are several; one recipe after the other."""
     texts = []
     for group in groups:
-        accuracy, params = group.final("accuracy"), group.final("params")
-        text = f"{statistics.fmean(accuracy):.2f}" + (
-            f" ± {statistics.stdev(accuracy):.2f}" if len(accuracy) > 1 else ""
-        )
+        params, text = group.final("params"), _spread(group.final("accuracy"))
         if group.config.get("strength") is not None and params:
-            text += f" at {statistics.fmean(params) / 1000:,.0f}k"
+            gated = _spread(group.final("accuracy_before"))
+            text += f" at {statistics.fmean(params) / 1000:,.0f}k ({gated} with gates)"
         texts.append(text)
     return ", ".join(texts) or NOTHING
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean

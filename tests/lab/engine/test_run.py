@@ -245,7 +245,7 @@ def test_saving_takes_a_small_part_of_the_time(
         at.append(now)
         now += takes
 
-    monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("headgate_lab.engine.run.time.monotonic", lambda: now)
     monkeypatch.setattr(run_module, "save_checkpoint", save)
     place = replace(here(tmp_path), seconds_between_checkpoints=between)
     assert not run([Job(StraightLine(2.0, length=10), 0)], place, Ticking())
