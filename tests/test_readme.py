@@ -12,7 +12,7 @@ import pytest
 
 import headgate
 from benchmarks.hugging_face import transformers
-from headgate_lab.report.readme import load_records, section, with_section
+from headgate_lab.report.readme import section, with_section
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -91,7 +91,7 @@ def test_blocks_are_found_with_their_comments() -> None:
 
 def test_the_results_come_from_the_records() -> None:
     readme = README.read_text(encoding="utf-8")
-    assert readme == with_section(readme, section(load_records(ROOT / "results"))), "run `make readme`"
+    assert readme == with_section(readme, section(ROOT / "results")), "run `make readme`"
 
 
 def test_the_make_targets_in_the_documents_exist() -> None:

@@ -10,8 +10,10 @@ also predicts for users and items that it was not trained on, as far as there ar
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.arguments import number, whole_number
 from headgate_lab.data.places import DataError
 from headgate_lab.data.ratings import NamedRatings, from_triples, read_csv
 from headgate_lab.data.subgraph_batch import Batches
@@ -193,13 +194,18 @@ def _texts(names: Sequence[object]) -> list[str]:
 
 def _checked(epochs: Any, strength: Any, most: Any, seed: Any) -> tuple[int, float, int | None, int]:
     """The same, as numbers of the right kind."""
-    epochs, strength, seed = whole_number("epochs", epochs), number("strength", strength), whole_number("seed", seed)
-    if epochs < 1:
+    if (epochs := _whole("epochs", epochs)) < 1:
         raise ValueError(f"epochs={epochs} must be 1 or more")
-    if not 0 <= strength <= LARGEST_STRENGTH:
-        raise ValueError(f"strength={strength} must be 0 or more, and at most {LARGEST_STRENGTH:g}")
-    if most is not None and (most := whole_number("most", most)) < 1:
+    if not (isinstance(strength, Real) and 0 <= float(strength) <= LARGEST_STRENGTH):
+        raise ValueError(f"strength={strength!r} must be a number, 0 or more, and at most {LARGEST_STRENGTH:g}")
+    if most is not None and (most := _whole("most", most)) < 1:
         raise ValueError(f"most={most} must be 1 or more, or None for all")
-    if abs(seed) > LARGEST_SEED:
+    if abs(seed := _whole("seed", seed)) > LARGEST_SEED:
         raise ValueError(f"seed={seed} must lie within ±{LARGEST_SEED}")
-    return epochs, strength, most, seed
+    return epochs, float(strength), most, seed
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name}={value!r} is not a whole number")
+    return operator.index(value)

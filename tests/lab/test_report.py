@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from headgate_lab.report.readme import (
+    ABOVE,
     BEGIN,
+    BETWEEN,
     END,
     KINDS,
     NOTHING_YET,
     Record,
     RecordError,
+    headlines,
     load_records,
     main,
     section,
     with_section,
 )
+from tests.lab.report.synthetic import write
 
 
 def write_record(path: Path, **changes: Any) -> None:
@@ -38,14 +42,14 @@ def write_record(path: Path, **changes: Any) -> None:
 
 
 def test_without_records_it_says_so(tmp_path: Path) -> None:
-    assert section(load_records(tmp_path / "none")) == NOTHING_YET
+    assert section(tmp_path / "none") == NOTHING_YET
 
 
 def test_runs_that_differ_in_their_seed_share_a_row(tmp_path: Path) -> None:
     for seed in (2, 0, 10):
         write_record(tmp_path / "factors" / f"{seed}.json", seed=seed)
     write_record(tmp_path / "b.json", recipe="a|b", headline="One\nline.")
-    assert section(load_records(tmp_path)).splitlines() == [
+    assert section(tmp_path).splitlines() == [
         "| recipe | headline | seeds | device |",
         "|---|---|---|---|",
         "| a\\|b | One line. | 0 | two cores |",
@@ -53,7 +57,29 @@ def test_runs_that_differ_in_their_seed_share_a_row(tmp_path: Path) -> None:
     ]
 
 
-def test_the_runs_of_experiments_are_not_for_the_readme(tmp_path: Path) -> None:
+def test_networks_of_the_same_size_come_first(tmp_path: Path) -> None:
+    write_record(tmp_path / "a.json")
+    both = {"network": "vgg19", "dataset": "cifar10", "strength": None, "length": 160, "params": 264_000}
+    for method, accuracy in (("ours", 91.0), ("narrower", 85.0)):
+        write(tmp_path, "cifar", {**both, "method": method}, 0, {"accuracy": accuracy, "params": 260_000})
+    above, sizes, between, rows = section(tmp_path).split("\n\n")
+    assert (above, between, rows) == (ABOVE, BETWEEN, headlines(load_records(tmp_path)))
+    assert sizes.splitlines() == [
+        "| network | dataset | at most | printed | ours | narrower |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+        "| vgg19 | cifar10 | 264,000 parameters | 90.92 | 91.00 | 85.00 |",
+    ]
+
+
+def test_a_damaged_run_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    (tmp_path / "results" / "cifar" / "0123456789ab").mkdir(parents=True)
+    (tmp_path / "results" / "cifar" / "0123456789ab" / "record.json").write_text("{")
+    assert main(["--readme", str(tmp_path / "README.md"), "--results", str(tmp_path / "results")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_runs_of_experiments_are_no_headlines(tmp_path: Path) -> None:
     (tmp_path / "lenet" / "0123456789ab").mkdir(parents=True)
     (tmp_path / "lenet" / "0123456789ab" / "record.json").write_text("{}")
     assert load_records(tmp_path) == ()
@@ -118,8 +144,8 @@ def test_the_command_rewrites_only_the_section(tmp_path: Path, capsys: pytest.Ca
     write_record(tmp_path / "results" / "a.json")
     arguments = ["--readme", str(readme), "--results", str(tmp_path / "results")]
     assert main(arguments) == 0
-    assert "1 records, rewritten" in capsys.readouterr().out
-    table = section(load_records(tmp_path / "results"))
+    assert "rewritten" in capsys.readouterr().out
+    table = section(tmp_path / "results")
     assert readme.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
     assert main(arguments) == 0
     assert "unchanged" in capsys.readouterr().out

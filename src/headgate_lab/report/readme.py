@@ -1,8 +1,9 @@
 """The README's section of results, made from the records on disk.
 
-`python -m headgate_lab.report.readme` rewrites the section in place. A record is one JSON file anywhere under
-`results/`, see `Record`; the runs of experiments have records of their own kind, which docs/results.md is made of.
-Nobody types a result into the README: a test compares the section with the records.
+`python -m headgate_lab.report.readme` rewrites the section in place. First come networks of the same size, from the
+runs of an experiment, whose records are of their own kind: docs/results.md has all of those. Then comes one row for
+every other record, a JSON file anywhere under `results/`, see `Record`. Nobody types a result into the README: a test
+compares the section with the records.
 """
 
 from __future__ import annotations
@@ -15,11 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate_lab.engine import record as of_runs
 from headgate_lab.engine.record import RECORD
 from headgate_lab.files import write_whole
+from headgate_lab.report.by_size import by_size
+from headgate_lab.report.runs import ReportError, records_of
+from headgate_lab.report.table import markdown, without_empty_columns
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NOTHING_YET = "Nothing is recorded yet."
+# The experiment whose methods meet at sizes, and the words above its table.
+SIZES = "cifar"
+ABOVE = (
+    "Test accuracy in percent of networks of at most so many parameters or multiply-accumulates (MACs): as the paper "
+    "prints it, ours by a budget, and the two controls, the same architecture made uniformly narrower to that size and "
+    "the dense network, by the same recipe; means over seeds ± their standard deviation, or one seed. Where ours and "
+    "the narrower network are equal, pruning has gained nothing. How each was run, and every other number: "
+    "[docs/results.md](docs/results.md)."
+)
+BETWEEN = "What single benchmarks and checks say:"
 # What JSON may hold under each key of a record.
 KINDS: dict[str, tuple[type, ...]] = {
     "recipe": (str,),
@@ -65,8 +80,21 @@ def load_records(folder: Path) -> tuple[Record, ...]:
     return tuple(_load(path) for path in sorted(folder.rglob("*.json")) if path.name != RECORD)
 
 
-def section(records: Sequence[Record]) -> str:
-    """The text between the markers: one row per recipe, headline and device, with the seeds behind it."""
+def section(folder: Path) -> str:
+    """The text between the markers, from what lies under `folder`.
+
+    Raises:
+        RecordError, ReportError: a record cannot be used.
+    """
+    rows = headlines(load_records(folder))
+    runs = records_of(folder, SIZES)
+    if not runs:
+        return rows
+    return "\n\n".join((ABOVE, markdown(without_empty_columns(by_size(SIZES, runs))), BETWEEN, rows))
+
+
+def headlines(records: Sequence[Record]) -> str:
+    """One row per recipe, headline and device, with the seeds behind it."""
     if not records:
         return NOTHING_YET
     seeds: dict[tuple[str, str, str], set[int]] = {}
@@ -96,15 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
     try:
-        records = load_records(options.results)
         old = options.readme.read_text(encoding="utf-8")
-        new = with_section(old, section(records))
+        new = with_section(old, section(options.results))
         if new != old:
             write_whole(options.readme, new.encode("utf-8"))
-    except (OSError, RecordError) as error:
+    except (OSError, RecordError, of_runs.RecordError, ReportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{options.readme}: {len(records)} records, {'unchanged' if new == old else 'rewritten'}")
+    print(f"{options.readme}: {'unchanged' if new == old else 'rewritten'}")
     return 0
 
 

@@ -85,6 +85,17 @@ def title(experiment: str, rows: Sequence[Row]) -> str:
     return f"{part.title} ({part.place})" + (f"; {common}" if common else "")
 
 
+def without_empty_columns(laid: Sheet) -> Sheet:
+    """The same without columns in which nothing is told."""
+    told = [
+        number
+        for number in range(len(laid.head))
+        if number < laid.settings or any(line[number] != NOTHING for line in laid.lines)
+    ]
+    head, *lines = (tuple(cells[number] for number in told) for cells in (laid.head, *laid.lines))
+    return Sheet(laid.common, laid.settings, head, tuple(lines))
+
+
 def rich_table(laid: Sheet) -> Table:
     """The table for a terminal."""
     from rich.box import SIMPLE_HEAD
