@@ -17,31 +17,26 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from headgate.bank import OPEN, Bank, bank_of, guarded
+from headgate.bank import OPEN, guarded
 from headgate.channels.trace import Example
 from headgate.cost import Latency
-from headgate.errors import ArgumentError, GateError
+from headgate.errors import ArgumentError
 from headgate.gate import require_finite
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.objective import warn_of_orphans
-from headgate.surgery.claim import Claim
+from headgate.surgery.claim import Claim, steered_bank
 from headgate.surgery.compact import insertion_of
 from headgate.surgery.gauge import Gauge, gauge_of
-from headgate.surgery.hand import placed_gates
-from headgate.surgery.insert import Insertion
 from headgate.surgery.late import Late
 from headgate.surgery.misuse import refuse_baked, warn_of_a_jump, warn_of_missing_steps
 from headgate.surgery.push import Push
 from headgate.surgery.saved_state import SavedState
-from headgate.surgery.schedule import TRAVELS, schedule_of
-from headgate.surgery.stopwatch import Stopwatch
+from headgate.surgery.schedule import schedule_of
+from headgate.surgery.stopwatch import stopwatch_of
 from headgate.surgery.targets import only_one, refuse_another_model, refuse_another_size, target_of, time_target_of
 from headgate.surgery.times import PER_MS
 from headgate.unmask import bake_inserted_
 
-CHECKS = 1000
-# Below this many times the target it looks more often, by this factor.
-NEAR, OFTENER = 1.2, 8
 # A network this many times too large at the end is closed in a jump that its training does not get over easily.
 JUMP = 1.5
 # So many penalties without a step are too many, or as many as the whole training has steps.
@@ -120,12 +115,12 @@ class Budget:
         self._weigh, self._bake = weigh, bake
         root = unwrap(model, "Budget")
         refuse_gated_parts(root, "Budget", "Budget({}, …) steers them")
-        self._bank = _bank(root)
+        self._bank = steered_bank(root)
         self._of, wanted = only_one({"params": params, "macs": macs, "channels": channels, "latency_ms": latency_ms})
         self._schedule = schedule_of(steps, reach, start)
         self._patience = max(self._schedule.end, min(int(steps), PATIENCE))
         given, insertion = None if example is None else Example.of(example), insertion_of(root, "Budget")
-        self._stopwatch = _stopwatch(self._of, root, insertion, given, device)
+        self._stopwatch = stopwatch_of(self._of, root, insertion, given, device)
         self._gauge: Gauge = gauge_of(root, insertion, self._of, given)
         if self._stopwatch is None:
             least = self._gauge.size(self._gauge.least)
@@ -209,7 +204,7 @@ class Budget:
         if not self.met and self._step >= self._schedule.begin:
             if self._step == self._schedule.begin:
                 self._push.begin_()
-            if self._is_due():
+            if self._step % self._every() == 0 or self._step >= self._schedule.end:
                 self._look()
         self._settle_bank()
 
@@ -260,13 +255,8 @@ class Budget:
         self._push.to_(device)
         self._gauge = self._gauge.on(device)
 
-    def _is_due(self) -> bool:
-        return self._step % self._every() == 0 or self._step >= self._schedule.end
-
     def _every(self) -> int:
-        """Steps from look to look. Few near the end: gates of a large layer close several units in a step."""
-        every = (self._schedule.end - self._schedule.begin) // CHECKS
-        return max(1, every // OFTENER if self._size < NEAR * self._target else every)
+        return self._schedule.every(self._size, self._target)
 
     def _look(self) -> None:
         """Acts on what the last look has found, which has arrived by now, and looks again."""
@@ -312,27 +302,5 @@ class Budget:
 
     def _settle_bank(self) -> None:
         """The schedule decides when offsets move and how fast; `freeze_` can only hold them besides."""
-        schedule = self._schedule
-        travel = self._bank.start + self._bank.span
-        rate = TRAVELS * travel / (schedule.end - schedule.begin)
-        self._claim.hold_(self.met or self._step < schedule.begin, rate, for_good=self.met)
-
-
-def _bank(root: nn.Module) -> Bank:
-    if placed := placed_gates(root):
-        named = ", ".join(map(repr, sorted(placed)))
-        raise GateError(f"Budget: gates placed by hand ({named}) cannot be steered; a budget needs inserted gates only")
-    bank = bank_of(root)
-    if bank is None:
-        raise GateError(f"Budget: {type(root).__name__} has no inserted gates; insert_gates_(model, example) first")
-    return bank
-
-
-def _stopwatch(
-    of: str, root: nn.Module, insertion: Insertion, example: Example | None, device: Any
-) -> Stopwatch | None:
-    if of == "latency_ms":
-        return Stopwatch(root, insertion, example, device)
-    if device is not None:
-        raise ArgumentError(f"Budget: device={device!r} is for latency_ms=; {of} are the same everywhere")
-    return None
+        rate = self._schedule.rate(self._bank.start + self._bank.span)
+        self._claim.hold_(self.met or self._step < self._schedule.begin, rate, for_good=self.met)

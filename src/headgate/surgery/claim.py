@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import weakref
 
+from torch import nn
+
 from headgate.bank import Bank, bank_of
 from headgate.errors import GateError
+from headgate.surgery.hand import placed_gates
 
 
 class Claim:
@@ -43,3 +46,18 @@ class Claim:
 def is_on_the_way(bank: Bank) -> bool:
     """Whether a budget steers the gates and has not met its target yet. Baked gates are nowhere on the way."""
     return isinstance(bank.claim, Claim) and not bank.claim.for_good and not bool(bank.baked.any())
+
+
+def steered_bank(root: nn.Module) -> Bank:
+    """The inserted gates of a model, if it has some and no others: all that a budget can steer.
+
+    Raises:
+        GateError: no inserted gates, or gates placed by hand.
+    """
+    if placed := placed_gates(root):
+        named = ", ".join(map(repr, sorted(placed)))
+        raise GateError(f"Budget: gates placed by hand ({named}) cannot be steered; a budget needs inserted gates only")
+    bank = bank_of(root)
+    if bank is None:
+        raise GateError(f"Budget: {type(root).__name__} has no inserted gates; insert_gates_(model, example) first")
+    return bank

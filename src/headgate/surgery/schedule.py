@@ -12,6 +12,10 @@ from headgate.errors import ArgumentError
 TRAVELS = 3.0
 # An offset that moves faster than this jumps.
 FASTEST = 0.5
+# How often a budget looks at its gates between start and end.
+CHECKS = 1000
+# Below this many times the target it looks more often, by this factor.
+NEAR, OFTENER = 1.2, 8
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,15 @@ class Schedule:
         """The wanted size after so many steps, from full to target by equal factors."""
         done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
         return float(full * (target / full) ** done)
+
+    def every(self, size: float, target: float) -> int:
+        """Steps from look to look. Few near the end: gates of a large layer close several units in a step."""
+        every = (self.end - self.begin) // CHECKS
+        return max(1, every // OFTENER if size < NEAR * target else every)
+
+    def rate(self, travel: float) -> float:
+        """How far offsets may move in a step, if it is so far from all open to all closed."""
+        return TRAVELS * travel / (self.end - self.begin)
 
 
 def schedule_of(steps: int, reach: float, start: float) -> Schedule:

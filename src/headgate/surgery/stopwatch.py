@@ -139,3 +139,18 @@ def _over(latency: Latency, target: int) -> float:
 def _correct_(gauge: Gauge, kept: Tensor, latency: Latency) -> None:
     """From now on the gauge gives this state the size that was measured."""
     _times(gauge).factor *= latency.median_ms * PER_MS / max(gauge.size(kept), 1)
+
+
+def stopwatch_of(
+    of: str, root: nn.Module, insertion: Insertion, example: Example | None, device: Any
+) -> Stopwatch | None:
+    """The one for a budget of milliseconds; budgets `of` anything else need none.
+
+    Raises:
+        ArgumentError: a device that cannot be used, or one that nothing is timed on.
+    """
+    if of == "latency_ms":
+        return Stopwatch(root, insertion, example, device)
+    if device is not None:
+        raise ArgumentError(f"Budget: device={device!r} is for latency_ms=; {of} are the same everywhere")
+    return None
