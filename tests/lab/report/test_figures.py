@@ -170,6 +170,30 @@ def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: P
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
 
 
+def test_shares_of_the_work_have_panels_of_their_own(tmp_path: Path) -> None:
+    for network, method, macs, length in (
+        ("counted", "ours", 0.5, 100),
+        ("counted", "narrower", None, 100),
+        ("counted", "narrower", None, 160),
+        ("vgg19", "ours", None, 160),
+    ):
+        config = {"network": network, "dataset": "cifar10", "method": method, "macs": macs, "length": length}
+        write(tmp_path, "cifar", config, 0, {"params": 10, "macs": 1000, "accuracy": 90.0})
+    sizes, work = drawn(tmp_path, "cifar").axes
+    assert (sizes.get_xlabel(), work.get_xlabel()) == ("parameters", "multiply-accumulates")
+    # What the paper prints of a network stands beside it, also where nobody has run the paper's method.
+    printed = "vgg19, the paper's method: as printed"
+    assert set(lines(sizes)) == {"counted, narrower", "vgg19, ours", printed}
+    assert lines(sizes)[printed] == ([264_000, 1_627_000], [90.92, 93.39])
+    assert lines(work) == {"counted, ours": ([1000], [90]), "counted, narrower": ([1000], [90])}
+    colors = [
+        {container.get_label(): container.lines[0].get_color() for container in axes.containers}
+        for axes in (sizes, work)
+    ]
+    assert colors[0]["counted, narrower"] == colors[1]["counted, narrower"]
+    assert len({color for panel in colors for color in panel.values()}) == 4
+
+
 def test_controls_stand_beside_every_rate_of_their_network(tmp_path: Path) -> None:
     for network, method, rate, params in (
         ("one", "gates", {}, 10),

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headgate_lab.report.figures.drawing import by_fields, plain
-from headgate_lab.report.figures.tradeoff import LABELS, draw, name
+from headgate_lab.report.figures.tradeoff import LABELS, Panel, draw, name
 from headgate_lab.report.minutes import minutes
 from headgate_lab.report.runs import ReportError, Runs
 
@@ -23,7 +23,8 @@ def curves(groups: Sequence[Runs]) -> Figure:
     *panels, times = figure.subplots(1, len(found) + 1)
     drawn = False
     for axes, ((dataset,), alike) in zip(panels, found.items(), strict=True):
-        drawn |= draw(axes, alike, "curves", "params", "accuracy", {"dataset": dataset}, ("method",))
+        panel = Panel(str(dataset), alike, "params", {"dataset": dataset})
+        drawn |= draw(axes, panel, "curves", "accuracy", ("method",))
         plain(axes, title=str(dataset), xlabel=LABELS["params"], ylabel=LABELS["accuracy"])
     if not drawn:
         raise ReportError("the records of curves lack params or accuracy")

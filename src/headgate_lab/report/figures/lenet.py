@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from headgate_lab.report.figures.drawing import by_fields, plain
-from headgate_lab.report.figures.tradeoff import LABELS, draw, name
+from headgate_lab.report.figures.tradeoff import LABELS, Panel, draw, name
 from headgate_lab.report.runs import ReportError, Runs
 
 VARIANT = ("network", "activation", "gradient_noise", "shift")
@@ -29,8 +29,9 @@ def lenet(groups: Sequence[Runs]) -> Figure:
     for line, (variant, alike) in zip(lines, found.items(), strict=True):
         known = {field: value for field, value in zip(VARIANT, variant, strict=True) if value is not None}
         for axes, (x, y) in zip(line, PANELS, strict=True):
-            drawn |= draw(axes, alike, "lenet", x, y, known, ("method",))
-            plain(axes, title=name(VARIANT, variant), xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+            panel = Panel(name(VARIANT, variant), alike, x, known)
+            drawn |= draw(axes, panel, "lenet", y, ("method",))
+            plain(axes, title=panel.title, xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
             if axes.has_data():
                 # Strengths are spread over decades, and 0 is one of them.
                 axes.set_xscale("log") if x == "params" else axes.set_xscale("symlog", linthresh=0.01)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,13 +16,27 @@ from headgate_lab.report.runs import ReportError, Runs
 LABELS = {
     "accuracy": "test accuracy (%)",
     "params": "parameters",
+    "macs": "multiply-accumulates",
     "pruned": "parameters pruned (%)",
     "pruned_channels": "channels pruned (%)",
 }
+# What is drawn at equal factors.
+SIZES = ("params", "macs")
 # Panels in a row.
 COLUMNS = 4
-# A method looks the same in every panel, whichever others stand beside it.
+# A method looks the same in every figure, whichever others stand beside it.
 COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4"}
+
+Key = tuple[Any, ...]
+
+
+class Panel(NamedTuple):
+    """Recipes to draw, what lies across, and the fields of the paper's settings that belong here."""
+
+    title: str
+    groups: Sequence[Runs]
+    x: str
+    setting: dict[str, Any]
 
 
 def tradeoff(
@@ -36,55 +50,89 @@ def tradeoff(
 ) -> Figure:
     """A panel for each value of the fields `panels`, in it a line for each value of the fields `series`.
 
-    Sizes stand at equal factors from each other. Methods that are `controls` know the first field of `panels` only and
-    are drawn wherever it is theirs.
+    Methods that are `controls` know the first field of `panels` only and are drawn wherever it is theirs.
     """
     found = by_fields(groups, panels)
     for (first, *others), alike in found.items():
         if any(value is not None for value in others):
             own = [group for group in groups if group.config[panels[0]] == first]
             alike += [group for group in own if group.config["method"] in controls]
-    columns = min(len(found), COLUMNS)
-    rows = math.ceil(len(found) / columns)
+    laid = [Panel(name(panels, key), alike, x, dict(zip(panels, key, strict=True))) for key, alike in found.items()]
+    return _figure(laid, experiment, y, series)
+
+
+def cifar(groups: Sequence[Runs]) -> Figure:
+    """A panel for each dataset; networks that were to keep a share of their multiply-accumulates have their own."""
+    family = ("network", "dataset", "length")
+    counted = {key for key, alike in by_fields(groups, family).items() if any(one.config.get("macs") for one in alike)}
+    panels = []
+    for x in SIZES:
+        chosen = [
+            group for group in groups if (x == "macs") == (tuple(group.config.get(part) for part in family) in counted)
+        ]
+        for (dataset,), alike in by_fields(chosen, ("dataset",)).items():
+            panels.append(Panel(dataset, alike, x, {"dataset": dataset}))
+    return _figure(panels, "cifar", "accuracy", ("network", "method"))
+
+
+def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[str]) -> Figure:
+    """All panels, with one colour a line in all of them; sizes stand at equal factors from each other."""
+    columns = min(len(panels), COLUMNS)
+    rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
+    colors = _colors([key for panel in panels for key in _lines(panel, experiment, series)], series)
     drawn = False
-    for number, (panel, alike) in enumerate(found.items(), start=1):
+    for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        drawn |= draw(axes, alike, experiment, x, y, dict(zip(panels, panel, strict=True)), series)
-        plain(axes, title=name(panels, panel), xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
-        if x == "params":
+        drawn |= draw(axes, panel, experiment, y, series, colors)
+        plain(axes, title=panel.title, xlabel=LABELS.get(panel.x, panel.x), ylabel=LABELS.get(y, y))
+        if panel.x in SIZES:
             axes.set_xscale("log")
     if not drawn:
-        raise ReportError(f"the records of {experiment} lack {x} or {y}")
+        raise ReportError(f"the records of {experiment} lack {y} or {' or '.join({panel.x for panel in panels})}")
     return figure
 
 
 def draw(
     axes: Axes,
-    groups: Sequence[Runs],
+    panel: Panel,
     experiment: str,
-    x: str,
     y: str,
-    panel: dict[str, Any],
     series: Sequence[str],
+    colors: Mapping[Key, str] | None = None,
 ) -> bool:
     """Our lines and, for each that the paper prints, the paper's; tells whether there was one of ours."""
-    drawn = False
-    for number, (key, alike) in enumerate(by_fields(groups, series).items()):
-        color = COLORS.get(key[0], f"C{number}") if series == ("method",) else f"C{number}"
-        setting, label = {**panel, **dict(zip(series, key, strict=True))}, name(series, key)
+    lines, x, drawn = _lines(panel, experiment, series), panel.x, False
+    colors = _colors(list(lines), series) if colors is None else colors
+    for key, alike in lines.items():
+        setting, label = {**panel.setting, **dict(zip(series, key, strict=True))}, name(series, key)
         if x == "strength":
             known = [group for group in alike if group.config.get(x) is not None]
-            drawn |= points(axes, (([group.config[x]], group.final(y)) for group in known), color, label)
+            drawn |= points(axes, (([group.config[x]], group.final(y)) for group in known), colors[key], label)
         else:
-            drawn |= points(axes, (group.finals(x, y) for group in alike), color, label)
+            drawn |= points(axes, (group.finals(x, y) for group in alike), colors[key], label)
         theirs = [
             ([{**where, **values}[x]], [values[y]])
             for where, values in printed(experiment)
             if setting.items() <= dict(where).items() and x in {**where, **values} and y in values
         ]
-        points(axes, theirs, color, f"{label}: as printed" if label else "as printed", hollow=True)
+        points(axes, theirs, colors[key], f"{label}: as printed" if label else "as printed", hollow=True)
     return drawn
+
+
+def _lines(panel: Panel, experiment: str, series: Sequence[str]) -> dict[Key, list[Runs]]:
+    """Ours, and without runs those that are only printed, beside ones that share their first field."""
+    found = by_fields(panel.groups, series)
+    known = {key[0] for key in found}
+    for where, _ in printed(experiment):
+        if panel.setting.items() <= dict(where).items() and where.get(series[0]) in known:
+            found.setdefault(tuple(where.get(field) for field in series), [])
+    return found
+
+
+def _colors(keys: Sequence[Key], series: Sequence[str]) -> dict[Key, str]:
+    names = {key: COLORS.get(key[0]) if tuple(series) == ("method",) else None for key in keys}
+    return {key: color or f"C{number}" for number, (key, color) in enumerate(names.items())}
 
 
 def name(series: Sequence[str], key: Sequence[Any]) -> str:
@@ -98,9 +146,6 @@ def name(series: Sequence[str], key: Sequence[Any]) -> str:
     return ", ".join(told)
 
 
-cifar = partial(
-    tradeoff, experiment="cifar", x="params", y="accuracy", panels=("dataset",), series=("network", "method")
-)
 tinyimagenet = partial(
     tradeoff, experiment="tinyimagenet", x="pruned_channels", y="accuracy", panels=("dataset",), series=("method",)
 )
