@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.epoch import MODELS, fresh, random_images
 from benchmarks.fused_masks import difference
-from benchmarks.timing import in_turns, make_folder_of
+from benchmarks.timing import asked_of_a_check, in_turns
 from headgate_lab.engine.captured import captured_where_possible
 from headgate_lab.methods.dam import Dam
 from headgate_lab.records import write_record
@@ -53,13 +53,7 @@ class Checked:
 
 def main_of(checked: Checked, description: str | None, arguments: list[str] | None = None) -> int:
     """Runs the check, writes the record, and returns 0 if all agrees."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--commit", help="the commit to record; git's by default")
-    parser.add_argument("--out", type=Path, default=CHECKS / f"{checked.name}.json")
-    given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        parser.error("needs a GPU")
-    make_folder_of(given.out, parser)
+    given = asked_of_a_check(description, CHECKS / f"{checked.name}.json", arguments)
     start = time.perf_counter()
     torch.manual_seed(0)
     cases = [_compared(checked, shape) for shape in checked.shapes]

@@ -37,11 +37,11 @@ NETWORKS = (("preresnet20", 8), ("preresnet56", 8))
 @contextmanager
 def as_torch_does() -> Iterator[None]:
     """Inside, the kernels are not used."""
-    before, convolution.is_fast_for = convolution.is_fast_for, lambda x: False
+    before, convolution.are_for_kernels = convolution.are_for_kernels, lambda x: False
     try:
         yield
     finally:
-        convolution.is_fast_for = before
+        convolution.are_for_kernels = before
 
 
 def case(shape: tuple[int, ...]) -> tuple[nn.Module, Tensor, Tensor]:
@@ -50,7 +50,7 @@ def case(shape: tuple[int, ...]) -> tuple[nn.Module, Tensor, Tensor]:
     x = torch.randn(images, inputs, side, side, device="cuda").to(torch.bfloat16, memory_format=torch.channels_last)
     slopes = torch.randn(images, outputs, side, side, device="cuda")
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    assert convolution.is_fast_for(x) and convolution.knows(layer), "the kernels are not used: nothing to compare"
+    assert convolution.are_for_kernels(x) and convolution.knows(layer), "the kernels are not used: nothing to compare"
     return layer, x, slopes.to(torch.bfloat16, memory_format=torch.channels_last)
 
 

@@ -9,7 +9,6 @@ steps both ways, plainly and replayed from a CUDA graph. Writes a record to resu
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import headgate as hg
-from benchmarks.timing import make_folder_of
+from benchmarks.timing import asked_of_a_check
 from headgate import fused, product
 from headgate_lab.records import write_record
 
@@ -127,13 +126,7 @@ def train_all(steps: int) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the check, writes the record, and returns 0 if all agrees."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--commit", help="the commit to record; git's by default")
-    parser.add_argument("--out", type=Path, default=RECORD)
-    given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        parser.error("needs a GPU")
-    make_folder_of(given.out, parser)
+    given = asked_of_a_check(__doc__, RECORD, arguments)
     start = time.perf_counter()
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False

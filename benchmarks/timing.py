@@ -66,6 +66,18 @@ def make_folder_of(out: Path, parser: argparse.ArgumentParser) -> None:
         parser.error(f"--out {out}: {obstacle}")
 
 
+def asked_of_a_check(description: str | None, record: Path, arguments: list[str] | None) -> argparse.Namespace:
+    """The options of a check on a GPU, where its record goes and which commit it names. Without a GPU, the end."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", help="the commit to record; git's by default")
+    parser.add_argument("--out", type=Path, default=record)
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("needs a GPU")
+    make_folder_of(given.out, parser)
+    return given
+
+
 def options(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """The options that all benchmarks have, and integers by name with their defaults."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -87,6 +87,20 @@ def kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return imitated
 
 
+def used_by(module: ModuleType, asks: str, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Whatever images `module` asks about by the name `asks` go through its kernels, which run here; those that did."""
+    imitated = kernels(f"{module.__name__}_kernels", monkeypatch)
+    taken: list[Tensor] = []
+
+    def all_are(x: Tensor) -> bool:
+        taken.append(x)
+        return True
+
+    monkeypatch.setattr(module, "_kernels", lambda: imitated)
+    monkeypatch.setattr(module, asks, all_are)
+    return taken
+
+
 def modules() -> dict[str, ModuleType]:
     """What to put into `sys.modules`."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from headgate_lab.models import convolution
 from headgate_lab.models.convolution import FewChannels, convolved
+from headgate_lab.models.kernel_images import are_for_kernels
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.resnet import resnet_cifar
 from tests import fake_triton
@@ -21,19 +22,9 @@ from tests import fake_triton
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Everything goes through the kernels, in tiles so small that there are several; what did is returned."""
-    imitated = fake_triton.kernels("headgate_lab.models.convolution_kernels", monkeypatch)
-    taken: list[Tensor] = []
-
-    def any_is_fast(x: Tensor) -> bool:
-        taken.append(x)
-        return True
-
-    monkeypatch.setattr(convolution, "_kernels", lambda: imitated)
-    monkeypatch.setattr(convolution, "is_fast_for", any_is_fast)
-    monkeypatch.setattr(convolution, "TALL", 16)
-    monkeypatch.setattr(convolution, "SHORT", 8)
-    monkeypatch.setattr(convolution, "LINES", 3)
-    return taken
+    for name, value in {"TALL": 16, "SHORT": 8, "LINES": 3}.items():
+        monkeypatch.setattr(convolution, name, value)
+    return fake_triton.used_by(convolution, "are_for_kernels", monkeypatch)
 
 
 # Images, inputs, outputs, height, width.
@@ -91,7 +82,7 @@ def test_networks_learn_the_same(network: nn.Module, kernels: list[Tensor], monk
     x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
     network(x).square().sum().backward()
     assert kernels
-    monkeypatch.setattr(convolution, "is_fast_for", lambda x: False)
+    monkeypatch.setattr(convolution, "are_for_kernels", lambda x: False)
     plain(x).square().sum().backward()
     for name, value in plain.named_parameters():
         assert torch.allclose(network.get_parameter(name).grad, value.grad, rtol=1e-3, atol=1e-4), name
@@ -146,4 +137,4 @@ def test_a_weight_may_be_computed(kernels: list[Tensor]):
 
 def test_without_a_gpu_nothing_is_fast():
     x = torch.randn(2, 8, 4, 4).to(torch.bfloat16, memory_format=torch.channels_last)
-    assert not convolution.is_fast_for(x)
+    assert not are_for_kernels(x)

@@ -20,20 +20,9 @@ from tests import fake_triton
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Everything goes through the kernels, in tiles so small that there are several; what did is returned."""
-    imitated = fake_triton.kernels("headgate_lab.models.norm_kernels", monkeypatch)
-    taken: list[Tensor] = []
-
-    def any_is_fast(x: Tensor) -> bool:
-        taken.append(x)
-        return True
-
-    monkeypatch.setattr(norm, "_kernels", lambda: imitated)
-    monkeypatch.setattr(norm, "is_fast_for", any_is_fast)
-    monkeypatch.setattr(norm, "TILE", 32)
-    monkeypatch.setattr(norm, "FEWEST", 4)
-    monkeypatch.setattr(norm, "MOST", 8)
-    monkeypatch.setattr(norm, "PROGRAMS", 6)
-    return taken
+    for name, value in {"TILE": 32, "FEWEST": 4, "MOST": 8, "PROGRAMS": 6}.items():
+        monkeypatch.setattr(norm, name, value)
+    return fake_triton.used_by(norm, "is_fast_for", monkeypatch)
 
 
 SHAPES = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headgate_lab.models.norm import has_triton, power_of_two
+from headgate_lab.models.kernel_images import are_for_kernels, power_of_two
 
 # Channels that a program can have before it, the fewest that Triton multiplies, and what they must be a multiple of.
 MOST, FEWEST, EIGHT = 64, 16, 8
@@ -28,7 +28,7 @@ LINES = 64
 
 def convolved(layer: nn.Module, x: Tensor) -> Tensor:
     """What the layer makes of images of shape (B, C, H, W). It need not be a convolution any more."""
-    if not (isinstance(layer, nn.Conv2d) and knows(layer) and is_fast_for(x)):
+    if not (isinstance(layer, nn.Conv2d) and knows(layer) and are_for_kernels(x)):
         made: Tensor = layer(x)
         return made
     result: Tensor = FewChannels.apply(x, layer.weight)  # type: ignore[no-untyped-call]
@@ -42,18 +42,6 @@ def knows(layer: nn.Conv2d) -> bool:
     simple = layer.bias is None and layer.groups == 1 and layer.padding_mode == "zeros"
     few = all(count <= MOST and count % EIGHT == 0 for count in (layer.in_channels, layer.out_channels))
     return plain and shape and simple and few
-
-
-def is_fast_for(x: Tensor) -> bool:
-    """Whether these are half precision images on a GPU, channels last."""
-    return (
-        x.is_cuda
-        and x.dtype == torch.bfloat16
-        and type(x) is Tensor
-        and x.is_contiguous(memory_format=torch.channels_last)
-        and x.numel() < 2**31
-        and has_triton()
-    )
 
 
 class FewChannels(torch.autograd.Function):

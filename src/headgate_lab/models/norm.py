@@ -9,7 +9,6 @@ fast, so that VGG keeps torch's.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
+
+from headgate_lab.models.kernel_images import are_for_kernels, power_of_two
 
 # Numbers that a program has before it at a time, of 16 channels at least and 64 at most.
 TILE, FEWEST, MOST = 4096, 16, 64
@@ -47,21 +48,8 @@ def knows(norm: nn.BatchNorm2d) -> bool:
 
 
 def is_fast_for(x: Tensor) -> bool:
-    """Whether these are half precision images on a GPU, channels last, of more than one pixel."""
-    return (
-        x.is_cuda
-        and x.dtype == torch.bfloat16
-        and type(x) is Tensor
-        and x.is_contiguous(memory_format=torch.channels_last)
-        and x.shape[1] < x.numel() < 2**31
-        and has_triton()
-    )
-
-
-@cache
-def has_triton() -> bool:
-    """Whether it is installed."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether the kernels take these images, which must have more than one pixel."""
+    return x.shape[1] < x.numel() and are_for_kernels(x)
 
 
 class Running(NamedTuple):
@@ -161,11 +149,6 @@ class FewPasses(torch.autograd.Function):
         sizes = (how.rows, units, unit, how.tall, how.wide)
         run.apply_back[down, across](*known, bias_slope, weight_slope, passed, *sizes)
         return passed, weight_slope, bias_slope, None
-
-
-def power_of_two(number: int) -> int:
-    """The smallest that is not below the number."""
-    return 1 << (number - 1).bit_length()
 
 
 @cache
