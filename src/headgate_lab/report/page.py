@@ -17,7 +17,7 @@ from headgate_lab.report.by_size import BY_SIZE, by_size
 from headgate_lab.report.figures import FIGURES, picture
 from headgate_lab.report.rows import Row, rows
 from headgate_lab.report.runs import Record, ReportError, provenance, records_of
-from headgate_lab.report.table import markdown, sheet
+from headgate_lab.report.table import Sheet, markdown, sheet
 
 HEAD = """# Results
 
@@ -26,6 +26,9 @@ NeurIPS 2021) beside our runs: the mean over seeds ± the sample's standard devi
 nothing is printed. Below the paper's lines stand our own variants and controls. curves, stability, permutation, cka
 and architecture share their runs. `headgate table ID --json` gives the same numbers to programs.
 """
+
+# Tables with more lines are folded.
+MOST_LINES = 24
 
 Records = Mapping[str, Sequence[Record]]
 
@@ -63,11 +66,16 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
         lines += [f"Missing: {lacking} of the {whose} {len(_of_the_paper(table))} rows have no run yet.", ""]
     if experiment in BY_SIZE:
         lines += ["Test accuracy (%) of networks of the same size:", "", markdown(by_size(experiment, records)), ""]
-        lines += ["All numbers:", ""]
-    lines.append(markdown(sheet(table)))
     if experiment in FIGURES:
-        lines += ["", f"![{part.title}](figures/{experiment}.png)"]
-    return lines
+        lines += [f"![{part.title}](figures/{experiment}.png)", ""]
+    return lines + _folded(sheet(table))
+
+
+def _folded(laid: Sheet) -> list[str]:
+    """The table; one that fills the screen is shown when it is asked for."""
+    if len(laid.lines) <= MOST_LINES:
+        return [markdown(laid)]
+    return [f"<details><summary>All {len(laid.lines)} lines</summary>", "", markdown(laid), "", "</details>"]
 
 
 def _measured(table: Sequence[Row]) -> str:

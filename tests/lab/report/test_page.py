@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate_lab.paper import PAPER
-from headgate_lab.report.page import main, page, read_all
+from headgate_lab.report.page import MOST_LINES, main, page, read_all
 from tests.lab.report.synthetic import write, write_dimension, write_lenet
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +44,15 @@ def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.
     assert re.findall(r"!\[.*\]\((.*)\)", text) == ["figures/lenet.png"]
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["lenet.png"]
     assert "\n## permutation\n" in text and "lenet" not in text.partition("## Not measured yet")[2]
+
+
+@pytest.mark.parametrize(("count", "is_folded"), [(MOST_LINES, False), (MOST_LINES + 1, True)])
+def test_long_tables_are_folded_and_whole(count: int, is_folded: bool, tmp_path: Path) -> None:
+    for number in range(count):
+        write(tmp_path, "budget", {"network": f"net{number}"}, 0, {"accuracy": float(number)})
+    text = page(read_all(tmp_path))
+    assert (f"<summary>All {count} lines</summary>\n\n| network |" in text) == is_folded
+    assert all(f"| net{number} | {number} | 1 |" in text for number in range(count))
 
 
 def test_numbers_of_others_are_called_so(tmp_path: Path) -> None:
