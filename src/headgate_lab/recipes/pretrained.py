@@ -17,8 +17,9 @@ what the network had learned in the first of the ten epochs.
 
 With a fifth of that rate, likewise, dense 91.4 %: orders from data 89.2 to 89.8, 86.8 to 88.1 and 80.9 to 82.4 (by
 magnitude best at all three sizes), random 89.0, 87.0 and 80.7, index 89.0, 87.0 and 80.6, one cut by magnitude 89.8,
-83.8 and 66.5. So the rate was worth 1 to 3 points, at half of the size a cut is as good as a gate, and ten epochs come
-close to the narrower network's 110 (89.8, 88.3, 83.4) without passing it.
+83.8 and 66.5. So all orders end 1 to 3 points higher, of which half a point may be the dense network that they began
+with; at half of the size a cut is as good as a gate, and ten epochs come close to the narrower network's 110 (89.8,
+88.3, 83.4, trained beside the dense network of 90.8 %) without passing it.
 """
 
 from __future__ import annotations
