@@ -38,6 +38,14 @@ def test_the_paper_s_sizes_are_all_there() -> None:
     assert printed == {(*key, strength, size) for key, sizes in cifar.TABLE.items() for strength, size in sizes.items()}
 
 
+def test_gates_that_are_not_on_streams_leave_more_than_the_paper_prints() -> None:
+    network, example = PreResNet(20, 100), torch.zeros(2, 3, 32, 32)
+    plan = hg.find_groups(network, example)
+    without = {branch.name: torch.zeros(branch.size, dtype=torch.bool) for branch in plan.branches}
+    left = sum(parameter.numel() for parameter in hg.shrink(network, plan, without).parameters())
+    assert left == 68_628 > min(cifar.TABLE["preresnet20", "cifar100"].values())
+
+
 @pytest.mark.parametrize(("network", "gates"), [("vgg19", 16), ("preresnet20", 19)])
 def test_the_paper_s_way_is_that_of_its_code(network: NetworkName, gates: int) -> None:
     recipe = cifar.paper(network, "cifar100", 0.5)
