@@ -29,9 +29,10 @@ NOTHING_YET = "Nothing is recorded yet."
 SIZES = "cifar"
 ABOVE = (
     "Test accuracy in percent of networks of at most so many parameters or multiply-accumulates (MACs): as the paper "
-    "prints it, ours by a budget, and the two controls, the same architecture made uniformly narrower to that size and "
-    "the dense network, by the same recipe; means over seeds ± their standard deviation, or one seed. Where ours and "
-    "the narrower network are equal, pruning has gained nothing. How each was run, and every other number: "
+    "prints it, ours by a budget, and the controls, by the same recipe: the widths that ours found with fresh weights, "
+    "the same architecture made uniformly narrower to that size, and the dense network; means over seeds ± their "
+    "standard deviation, or one seed. Where ours and the narrower network are equal, pruning has gained nothing; where "
+    "ours and the found widths are, what it has gained is the widths. How each was run, and every other number: "
     "[docs/results.md](docs/results.md)."
 )
 BETWEEN = "What single benchmarks and checks say:"
