@@ -99,7 +99,8 @@ def test_gradients_of_gradients_take_the_plain_way(monkeypatch: pytest.MonkeyPat
     _, gated, x = pair("residual", dtype=torch.float32)
     loss = square(gated(x))
     monkeypatch.setattr(fused, "go_back", lambda *_: pytest.fail("not differentiable"))
-    torch.autograd.grad(loss, inserted(gated).offset, create_graph=True)
+    (slope,) = torch.autograd.grad(loss, inserted(gated).offset, create_graph=True)
+    assert slope.requires_grad and slope.any()
 
 
 def test_how_weights_lie_in_memory():

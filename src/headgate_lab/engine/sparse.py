@@ -80,7 +80,7 @@ def _compressed(matrix: Tensor) -> Tensor:
 
 
 with warnings.catch_warnings():
-    # torch warns once that this layout is in beta state and, before 2.12, of the checks that are left out on purpose.
+    # torch warns once that this layout is in beta state and, in 2.11, of checks that are left out on purpose.
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
     warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")
     torch.sparse_csr_tensor([0, 0], [], [], (1, 1), check_invariants=False)
