@@ -53,9 +53,11 @@ def test_the_paper_s_way_is_that_of_its_code(network: NetworkName, gates: int) -
     assert isinstance(method, Dam) and method.before_norm and method.cold_start == 20
     model = method.attach(recipe.build(1.0), torch.zeros(2, 3, 32, 32))
     assert len(hg.gates(model)) == gates
-    optimizer = torch.optim.SGD(method.groups(model), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    how = recipe.optimization()
+    assert how.kind == "adamw"
+    optimizer = torch.optim.AdamW(method.groups(model), lr=how.lr, weight_decay=how.weight_decay)
     # Weights and offsets alike.
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.05, 1e-3)] * 2
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(1e-3, 0.05)] * 2
 
 
 def test_datasets_are_not_mixed() -> None:
