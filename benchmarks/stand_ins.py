@@ -1,7 +1,8 @@
 """Are networks of odd widths trained faster as their stand-ins (`headgate_lab.engine.stand_in`), and to the same end?
 
-Uniformly narrower networks side by side, with stand-ins and without, epochs in turns; and how far their losses lie
-apart after the first epochs, beside two trainings without. Writes a record to results/benchmarks/.
+Uniformly narrower networks side by side, and networks cut as Network Slimming cuts them, with stand-ins and without,
+epochs in turns; and how far their losses lie apart after the first epochs, beside two trainings without. Writes a
+record to results/benchmarks/.
 
     PYTHONPATH=src python -m benchmarks.stand_ins
 """
@@ -12,11 +13,12 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.epoch import fresh, random_images
 from benchmarks.timing import in_turns, make_folder_of
@@ -24,28 +26,42 @@ from headgate_lab.engine import network
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.methods.narrower import Narrower
+from headgate_lab.methods.norm_channels import scales
+from headgate_lab.methods.slimming import Slimmed
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG
 from headgate_lab.records import write_record
 
 RECORD = Path(__file__).parents[1] / "results" / "benchmarks" / "stand_ins.json"
-# What is built at a width, how many parameters it may have, how many are trained side by side.
-CASES = (("preresnet20", 121_000, 8), ("preresnet20", 47_000, 8), ("vgg19", 264_000, 6))
+# What is made smaller, how many parameters it may have, how many are trained side by side.
+CASES = (
+    ("preresnet20", 121_000, 8),
+    ("preresnet20", 47_000, 8),
+    ("slimmed preresnet56", 200_000, 8),
+    ("vgg19", 264_000, 6),
+)
 
 
-def build(model: str, width: float) -> nn.Module:
-    """One of the networks at a fraction of its width."""
-    return VGG(width=width) if model == "vgg19" else PreResNet(20, width=width)
+def build(model: str, params: int, example: Tensor) -> nn.Module:
+    """One of the networks at that size."""
+    if model.startswith("slimmed"):
+        whole = PreResNet(56)
+        for scale in scales(whole).values():
+            nn.init.uniform_(scale)
+        return Slimmed(params=params).attach(whole, example)
+    kind: Callable[[float], nn.Module] = {
+        "vgg19": lambda width: VGG(width=width),
+        "preresnet20": lambda width: PreResNet(20, width=width),
+    }[model]
+    return kind(Narrower(params).width(kind, example))
 
 
 def training(model: str, params: int, data: Resident, args: argparse.Namespace, stand_ins: bool) -> SideBySide:
     """Fresh networks of that size."""
     before, network.STAND_INS_ON = network.STAND_INS_ON, (args.device,) if stand_ins else ()
     try:
-        method = Narrower(params)
         example = data.normalised(data.images[:2], torch.float32).cpu()
-        width = method.width(lambda fraction: build(model, fraction), example)
-        found = fresh(lambda: build(model, width), Narrower(), data, args)
+        found = fresh(lambda: build(model, params, example), Narrower(), data, args)
     finally:
         network.STAND_INS_ON = before
     assert all((one.stand_in is not None) == stand_ins for one in found.networks)

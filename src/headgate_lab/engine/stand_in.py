@@ -1,11 +1,11 @@
 """A network of odd widths, trained as one whose widths suit a GPU: silent channels fill them up.
 
 Tensor cores take channels by eights; for convolutions of other widths cuDNN copies images to padded ones or takes other
-kernels. The stand-in has the widths rounded up, and where a layer writes into some places of a stream it writes into
-all, zeros where it did not.
+kernels. The stand-in has the widths rounded up. Where a layer writes into some places of a stream it writes into all,
+zeros where it did not; where a norm picks some channels of a stream it reads all, and has zeros for the others.
 
-It is the same training. All that belongs to a silent channel is zero: the weights that write it, scale and shift of its
-norms, the weights that read it. So it is zero itself, no gradient reaches what reads it, and none comes back through a
+It is the same training. All that is learned for a silent channel is zero: the weights that write it, scale and shift of
+its norms, the weights that read it. So it is zero itself, no gradient reaches what reads it, none comes back through a
 scale of zero or through the ReLU behind a shift of zero. Decay and momentum keep zeros.
 """
 
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 from torch.nn.utils import skip_init
 from torch.optim import Optimizer
+
+from headgate_lab.models.rows import RowsConv2d
 
 MULTIPLE = 8
 # Where an axis of the small network's tensor lies in that of the stand-in.
@@ -100,12 +101,14 @@ def stand_in(small: nn.Module, example: Tensor) -> StandIn | None:
     linears = [layer for layer in small.modules() if isinstance(layer, nn.Linear)]
     layers: dict[str, nn.Module] = {}
     places: dict[str, Index] = {}
+    picked: Picked | None = None
     for path, layer in small.named_modules():
         if not any(True for _ in layer.parameters(recurse=False)):
             continue
-        filled = _filled(layer, reads_images=layer in convolutions[:1], is_last=layer in linears[-1:])
+        filled = _filled(layer, picked, reads_images=layer in convolutions[:1], is_last=layer in linears[-1:])
         if filled is None:
             return None
+        picked = _picked(layer)  # what comes next reads that
         layers[path], found = filled
         places |= {f"{path}.{name}": place for name, place in found.items()}
     wide = copy.deepcopy(small)
@@ -121,28 +124,31 @@ def stand_in(small: nn.Module, example: Tensor) -> StandIn | None:
     return result if _agree(small, wide, example) else None
 
 
-class RowsConv2d(nn.Conv2d):
-    """A convolution that writes into some of its output channels only; `rows` is one for these, zero for others."""
-
-    rows: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The others are zero, and stay so."""
-        return conv2d(x, self.weight * self.rows, None, self.stride, self.padding, self.dilation)
-
-
 Filled: TypeAlias = tuple[nn.Module, dict[str, Index]]
 
 
-def _filled(layer: nn.Module, *, reads_images: bool, is_last: bool) -> Filled | None:
-    """The layer with its widths rounded up, nothing in it yet, and where its tensors lie in those of the new one."""
+class Picked(NamedTuple):
+    """Some channels of a stream, by their numbers, and how many it has."""
+
+    channels: Tensor
+    wide: int
+
+
+def _picked(layer: nn.Module) -> Picked | None:
+    """What a norm picks; None if it reads all."""
+    channels, wide = getattr(layer, "picked", None), getattr(layer, "wide", None)
+    return Picked(channels, wide) if isinstance(channels, Tensor) and isinstance(wide, int) else None
+
+
+def _filled(layer: nn.Module, picked: Picked | None, *, reads_images: bool, is_last: bool) -> Filled | None:
+    """The layer with its widths rounded up, nothing in it yet, and where its tensors lie in those of the new one.
+
+    `picked` is what the norm before it picks of a stream.
+    """
     if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.bias is None:
-        return _filled_convolution(layer, reads_images)
-    if type(layer) is nn.BatchNorm2d and layer.affine and layer.track_running_stats:
-        new = skip_init(nn.BatchNorm2d, _up(layer.num_features), layer.eps, layer.momentum)
-        part = (slice(layer.num_features),)
-        names = ("weight", "bias", "running_mean", "running_var")
-        return new, {**dict.fromkeys(names, part), "num_batches_tracked": ()}
+        return _filled_convolution(layer, picked, reads_images)
+    if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
+        return _filled_norm(layer)
     if type(layer) is nn.Linear:
         inputs, outputs = layer.in_features, layer.out_features
         new = skip_init(nn.Linear, _up(inputs), outputs if is_last else _up(outputs), bias=layer.bias is not None)
@@ -151,11 +157,24 @@ def _filled(layer: nn.Module, *, reads_images: bool, is_last: bool) -> Filled | 
     return None
 
 
-def _filled_convolution(layer: nn.Conv2d, reads_images: bool) -> Filled | None:
+def _filled_norm(layer: nn.BatchNorm2d) -> Filled | None:
+    picked = _picked(layer)
+    if type(layer) is not nn.BatchNorm2d and picked is None:
+        return None
+    width, part = (layer.num_features, slice(layer.num_features)) if picked is None else (picked.wide, picked.channels)
+    new = skip_init(nn.BatchNorm2d, _up(width), layer.eps, layer.momentum)
+    names = ("weight", "bias", "running_mean", "running_var")
+    return new, {**dict.fromkeys(names, (part,)), "num_batches_tracked": ()}
+
+
+def _filled_convolution(layer: nn.Conv2d, picked: Picked | None, reads_images: bool) -> Filled | None:
     writes_back = hasattr(layer, "places") and hasattr(layer, "width")
     if (type(layer) is not nn.Conv2d and not writes_back) or layer.padding_mode != "zeros":
         return None
     inputs = layer.in_channels if reads_images else _up(layer.in_channels)
+    column: slice | Tensor = slice(layer.in_channels)
+    if picked is not None:
+        inputs, column = _up(picked.wide), picked.channels
     outputs = _up(int(layer.width) if writes_back else layer.out_channels)  # type: ignore[arg-type]
     kind = RowsConv2d if writes_back else nn.Conv2d
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
@@ -166,7 +185,9 @@ def _filled_convolution(layer: nn.Conv2d, reads_images: bool) -> Filled | None:
         rows = torch.zeros(outputs, 1, 1, 1)
         rows[row.cpu() if isinstance(row, Tensor) else row] = 1.0
         new.register_buffer("rows", rows, persistent=False)
-    return new, {"weight": (row, slice(layer.in_channels))}
+    if isinstance(row, Tensor) and isinstance(column, Tensor):
+        row = row.unsqueeze(1)  # every row with every column
+    return new, {"weight": (row, column)}
 
 
 def _replace_(model: nn.Module, path: str, new: nn.Module) -> None:

@@ -14,13 +14,15 @@ from headgate_lab.data.images import Normalisation
 from headgate_lab.engine import network as engine
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.network import Network, Optimization
-from headgate_lab.engine.stand_in import RowsConv2d, StandIn, stand_in
+from headgate_lab.engine.stand_in import StandIn, stand_in
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.narrower import Narrower
+from headgate_lab.methods.norm_channels import cut, scales
 from headgate_lab.models.lenet import LeNet5
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.resnet import resnet_cifar
+from headgate_lab.models.rows import RowsConv2d
 from headgate_lab.models.vgg import VGG
 
 PIXELS = 8
@@ -54,10 +56,21 @@ def without_a_branch(model: nn.Module) -> nn.Module:
     return hg.shrink(model, plan, {branch.name: torch.zeros(branch.size, dtype=torch.bool)})
 
 
+def picking(model: nn.Module) -> nn.Module:
+    """As Network Slimming and ChipNet cut: norms pick channels of a stream, layers are narrower, a block is gone."""
+    generator = torch.Generator().manual_seed(2)
+    stays = {name: torch.rand(len(scale), generator=generator) < 0.6 for name, scale in scales(model).items()}
+    stays |= {name: torch.zeros_like(keep) for name, keep in stays.items() if name.startswith("stage1.1")}
+    small = cut(model, hg.find_groups(model, EXAMPLE, readers=True), stays)
+    assert any(hasattr(layer, "picked") for layer in small.modules())
+    return small
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "preresnet": lambda: PreResNet(11, width=0.45),
     "a preresnet cut at random": lambda: partly_closed(PreResNet(20)),
     "a preresnet without a branch": lambda: without_a_branch(PreResNet(20, width=0.7)),
+    "a preresnet whose norms pick": lambda: picking(PreResNet(20)),
     "vgg": lambda: VGG(widths=(16, 0, 24), width=0.7),
     "resnet": lambda: resnet_cifar(8, width=0.6),
 }
@@ -108,9 +121,11 @@ def run(network: Network) -> dict[str, float]:
 
 
 def silent(found: StandIn) -> Tensor:
-    """Everything in the stand-in that belongs to no channel of the small network."""
+    """Everything learned by the stand-in that belongs to no channel of the small network."""
     beyond = []
     for place, mine, its in found._pairs():
+        if not isinstance(mine, nn.Parameter):
+            continue
         mask = torch.ones_like(mine, dtype=torch.bool)
         mask[place] = False
         beyond.append(mine[mask].flatten().double())
