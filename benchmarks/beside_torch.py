@@ -1,4 +1,4 @@
-"""How kernels of ours are checked and timed beside torch's own: what `fused_norms` and `few_channels` share."""
+"""How kernels of ours are checked and timed beside torch's own: what `fused_norms`, `few_channels` and others share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """As much of Triton as our kernels use, on CPU tensors: they run as plain Python, one tile after another.
 
 What is tested with it is their index arithmetic. That they compute the same when compiled for a GPU is what
-`benchmarks/fused_masks.py`, `benchmarks/fused_norms.py` and `benchmarks/few_channels.py` record.
+`benchmarks/fused_masks.py`, `fused_norms.py`, `few_channels.py` and `fused_bottleneck.py` there record.
 """
 
 from __future__ import annotations
@@ -56,8 +56,13 @@ def maximum(value: Tensor, least: float) -> Tensor:
     return value.clamp_min(least)
 
 
-def dot(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
-    return total + left.float() @ right.float()
+def trans(value: Tensor) -> Tensor:
+    return value.T
+
+
+def dot(left: Tensor, right: Tensor, total: Tensor | None = None) -> Tensor:
+    product = left.float() @ right.float()
+    return product if total is None else total + product
 
 
 class Launcher:
@@ -67,7 +72,7 @@ class Launcher:
         self.kernel, self.language = kernel, language
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*args: Any) -> None:
+        def launch(*args: Any, num_warps: int = 4, num_stages: int = 3) -> None:
             given = [Pointer(arg) if isinstance(arg, Tensor) else arg for arg in args]
             for tile in itertools.product(*map(range, grid)):
                 vars(self.language)["program_id"] = tile.__getitem__
@@ -105,7 +110,7 @@ def modules() -> dict[str, ModuleType]:
     """What to put into `sys.modules`."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     vars(triton).update(jit=lambda kernel: Launcher(kernel, language), language=language)
-    names = {"load": load, "store": store, "maximum": maximum, "dot": dot, "constexpr": object}
+    names = {"load": load, "store": store, "maximum": maximum, "dot": dot, "trans": trans, "constexpr": object}
     same = {name: getattr(torch, name) for name in ("arange", "sum", "zeros", "where", "sqrt", "int64", "float32")}
     vars(language).update(names, **same)
     return {"triton": triton, "triton.language": language}

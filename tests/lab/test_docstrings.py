@@ -11,7 +11,7 @@ import pytest
 import headgate_lab
 
 # Only a torch for GPUs brings Triton along.
-NEED_TRITON = ("headgate_lab.models.convolution_kernels", "headgate_lab.models.norm_kernels")
+NEED_TRITON = tuple(f"headgate_lab.models.{name}_kernels" for name in ("bottleneck", "convolution", "norm"))
 FOUND = [info.name for info in pkgutil.walk_packages(headgate_lab.__path__, "headgate_lab.")]
 MODULES = [name for name in FOUND if name not in NEED_TRITON]
 

@@ -52,7 +52,7 @@ class FewChannels(torch.autograd.Function):
         """A border of zeros is taken to be around the images."""
         ctx.dtype, weight = weight.dtype, weight.to(x.dtype, memory_format=torch.channels_last)
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, turned=False)
+        return product(x, weight)
 
     @staticmethod
     @once_differentiable
@@ -62,13 +62,13 @@ class FewChannels(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         wants_images, wants_weight = ctx.needs_input_grad
         return (
-            _product(gradient, weight, turned=True) if wants_images else None,
-            _slopes(x, gradient).to(ctx.dtype) if wants_weight else None,
+            product(gradient, weight, turned=True) if wants_images else None,
+            slopes(x, gradient).to(ctx.dtype) if wants_weight else None,
         )
 
 
-def _product(x: Tensor, weight: Tensor, *, turned: bool) -> Tensor:
-    """Images times a weight or, if turned, the gradient of the result times it: that of the images."""
+def product(x: Tensor, weight: Tensor, *, turned: bool = False) -> Tensor:
+    """Images times a weight that lies as they do or, if turned, the gradient of the result times it: the images'."""
     images, _, height, width = x.shape
     outputs = weight.shape[1 if turned else 0]
     result = torch.empty(
@@ -79,7 +79,7 @@ def _product(x: Tensor, weight: Tensor, *, turned: bool) -> Tensor:
     return result
 
 
-def _slopes(x: Tensor, gradient: Tensor) -> Tensor:
+def slopes(x: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of the weight, added up in two steps: no order of execution can change it."""
     inputs, outputs = x.shape[1], gradient.shape[1]
     sizes, tiles = _sizes(x, outputs)

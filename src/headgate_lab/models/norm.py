@@ -35,8 +35,7 @@ def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
     """
     if not (isinstance(norm, nn.BatchNorm2d) and norm.training and knows(norm) and is_fast_for(x)):
         return relu(norm(x))
-    running = Running(norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
-    result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running)  # type: ignore[no-untyped-call]
+    result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running_of(norm))  # type: ignore[no-untyped-call]
     return result
 
 
@@ -55,11 +54,18 @@ def is_fast_for(x: Tensor) -> bool:
 class Running(NamedTuple):
     """What a norm keeps of the batches it has seen, and how it follows them."""
 
-    mean: Tensor | None
-    variance: Tensor | None
-    seen: Tensor | None
-    momentum: float | None
+    mean: Tensor
+    variance: Tensor
+    seen: Tensor
+    momentum: float
     epsilon: float
+
+
+def running_of(norm: nn.BatchNorm2d) -> Running:
+    """Of a norm that the kernels know."""
+    mean, variance, seen, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
+    assert mean is not None and variance is not None and seen is not None and momentum is not None
+    return Running(mean, variance, seen, momentum, norm.eps)
 
 
 class Tiles(NamedTuple):
@@ -95,60 +101,117 @@ def tiles(x: Tensor) -> Tiles:
     return Tiles(x.numel() // channels, channels, TILE // wide, wide)
 
 
+class Statistics(NamedTuple):
+    """Of every channel of a batch: mean, inverse deviation, what the norm multiplies it by, and what it adds then."""
+
+    mean: Tensor
+    inverse: Tensor
+    times: Tensor
+    plus: Tensor
+
+
+class Back(NamedTuple):
+    """The gradients of a norm's bias and weight, and what they add to that of what it read.
+
+    That is: `along` times what was read, and `more`.
+    """
+
+    bias: Tensor
+    weight: Tensor
+    along: Tensor
+    more: Tensor
+
+
 class FewPasses(torch.autograd.Function):
     """Normalises, scales, shifts, and cuts off below zero."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running: Running) -> Tensor:
         """The running statistics follow."""
-        how, run = tiles(x), _kernels()
-        down, across = how.grid
-        partial = torch.empty((2, how.lines, how.channels), device=x.device)
-        mean, inverse = torch.empty((2, how.channels), device=x.device).unbind(0)
-        result = torch.empty_like(x)
-        units, unit = how.units
-        run.add_up[how.lines, across](x, partial, how.rows, units, how.lines, unit, how.tall, how.wide)
-        run.finish[(-(-how.channels // FEWEST),)](
-            x,
-            partial,
-            mean,
-            inverse,
-            running.mean,
-            running.variance,
-            running.seen,
-            how.rows,
-            how.channels,
-            how.lines,
-            running.epsilon,
-            running.momentum,
-            power_of_two(how.lines),
-            FEWEST,
-        )
-        sizes = (how.rows, units, unit, how.tall, how.wide)
-        run.apply[down, across](x, mean, inverse, weight, bias, result, *sizes)
-        ctx.save_for_backward(x, mean, inverse, weight, bias)
-        ctx.how = how
-        return result
+        known = statistics(x, weight, bias, running)
+        ctx.save_for_backward(x, *known)
+        return applied(x, known)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Of the images, the weight and the bias."""
-        x, mean, inverse, weight, bias = ctx.saved_tensors
-        how, run = ctx.how, _kernels()
-        down, across = how.grid
+        x, known = ctx.saved_tensors[0], Statistics(*ctx.saved_tensors[1:])
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        partial = torch.empty((2, how.lines, how.channels), device=x.device)
-        bias_slope, weight_slope = torch.empty((2, how.channels), device=x.device).unbind(0)
-        passed = torch.empty_like(x)
-        known, (units, unit) = (x, gradient, mean, inverse, weight, bias), how.units
-        run.add_up_back[how.lines, across](*known, partial, how.rows, units, how.lines, unit, how.tall, how.wide)
-        run.finish_back[(-(-how.channels // FEWEST),)](
-            partial, bias_slope, weight_slope, how.channels, how.lines, power_of_two(how.lines), FEWEST
-        )
-        sizes = (how.rows, units, unit, how.tall, how.wide)
-        run.apply_back[down, across](*known, bias_slope, weight_slope, passed, *sizes)
-        return passed, weight_slope, bias_slope, None
+        back = gone_back(x, gradient, known)
+        return passed_on(x, gradient, known, back), back.weight, back.bias, None
+
+
+def applied(x: Tensor, known: Statistics) -> Tensor:
+    """What a norm makes of images, and ReLU of that."""
+    how, result = tiles(x), torch.empty_like(x)
+    units, unit = how.units
+    _kernels().apply[how.grid](x, known.times, known.plus, result, how.rows, units, unit, how.tall, how.wide)
+    return result
+
+
+def gone_back(x: Tensor, gradient: Tensor, known: Statistics) -> Back:
+    """What the gradient of what `applied` gives adds up to."""
+    how = tiles(x)
+    units, unit = how.units
+    partial = torch.empty((2, how.lines, how.channels), device=x.device)
+    _kernels().add_up_back[how.lines, how.grid[1]](
+        x, gradient, *known, partial, how.rows, units, how.lines, unit, how.tall, how.wide
+    )
+    return finished_back(partial, known, how.rows)
+
+
+def passed_on(x: Tensor, gradient: Tensor, known: Statistics, back: Back) -> Tensor:
+    """The gradient of the images, from that of what `applied` makes of them and what it adds up to."""
+    how, passed = tiles(x), torch.empty_like(x)
+    units, unit = how.units
+    _kernels().apply_back[how.grid](
+        x, gradient, known.times, known.plus, back.along, back.more, passed, how.rows, units, unit, how.tall, how.wide
+    )
+    return passed
+
+
+def statistics(x: Tensor, weight: Tensor, bias: Tensor, running: Running) -> Statistics:
+    """Of images, for a norm of this weight and bias; the running ones follow."""
+    how = tiles(x)
+    units, unit = how.units
+    partial = torch.empty((2, how.lines, how.channels), device=x.device)
+    _kernels().add_up[how.lines, how.grid[1]](x, partial, how.rows, units, how.lines, unit, how.tall, how.wide)
+    return finished(x, partial, how.rows, weight, bias, running)
+
+
+def finished(origin: Tensor, partial: Tensor, rows: int, weight: Tensor, bias: Tensor, running: Running) -> Statistics:
+    """The same from sums of so many rows and of their squares, counted from what `origin` begins with."""
+    _, lines, channels = partial.shape
+    found = Statistics(*torch.empty((4, channels), device=partial.device).unbind(0))
+    _kernels().finish[(-(-channels // FEWEST),)](
+        origin,
+        partial,
+        weight,
+        bias,
+        *found,
+        running.mean,
+        running.variance,
+        running.seen,
+        rows,
+        channels,
+        lines,
+        running.epsilon,
+        running.momentum,
+        power_of_two(lines),
+        FEWEST,
+    )
+    return found
+
+
+def finished_back(partial: Tensor, known: Statistics, rows: int) -> Back:
+    """From sums over so many rows of gradients, and of gradients times normalised values."""
+    _, lines, channels = partial.shape
+    found = Back(*torch.empty((4, channels), device=partial.device).unbind(0))
+    _kernels().finish_back[(-(-channels // FEWEST),)](
+        partial, *known[:3], *found, rows, channels, lines, power_of_two(lines), FEWEST
+    )
+    return found
 
 
 @cache

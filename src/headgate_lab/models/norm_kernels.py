@@ -44,10 +44,14 @@ def add_up(
 
 @triton.jit
 def finish(
-    x,
+    origin,
     partial,
+    weight,
+    bias,
     mean,
     inverse,
+    times,
+    plus,
     running_mean,
     running_variance,
     seen,
@@ -59,7 +63,11 @@ def finish(
     LINES: tl.constexpr,
     TILE_CHANNELS: tl.constexpr,
 ):
-    """Mean and inverse deviation of every channel from the sums; the running ones follow, and `seen` counts on."""
+    """Mean and inverse deviation of every channel from the sums, and what the norm multiplies it by and adds.
+
+    `origin` is what values were counted from: those of the first row, or any others near them. The running statistics
+    follow, and `seen` counts on.
+    """
     channel = tl.program_id(0) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
     line = tl.arange(0, LINES)
@@ -67,10 +75,14 @@ def finish(
     at = partial + line[:, None] * channels + channel[None, :]
     total = tl.sum(tl.load(at, mask=inside, other=0.0), 0) / rows
     squares = tl.sum(tl.load(at + lines * channels, mask=inside, other=0.0), 0) / rows
-    middle = tl.load(x + channel, mask=known, other=0.0).to(tl.float32) + total
+    middle = tl.load(origin + channel, mask=known, other=0.0).to(tl.float32) + total
     variance = tl.maximum(squares - total * total, 0.0)
+    by = 1.0 / tl.sqrt(variance + epsilon)
+    factor = by * tl.load(weight + channel, mask=known, other=0.0)
     tl.store(mean + channel, middle, mask=known)
-    tl.store(inverse + channel, 1.0 / tl.sqrt(variance + epsilon), mask=known)
+    tl.store(inverse + channel, by, mask=known)
+    tl.store(times + channel, factor, mask=known)
+    tl.store(plus + channel, tl.load(bias + channel, mask=known, other=0.0) - middle * factor, mask=known)
     before = tl.load(running_mean + channel, mask=known, other=0.0)
     tl.store(running_mean + channel, before + momentum * (middle - before), mask=known)
     before = tl.load(running_variance + channel, mask=known, other=0.0)
@@ -83,10 +95,8 @@ def finish(
 @triton.jit
 def apply(
     x,
-    mean,
-    inverse,
-    weight,
-    bias,
+    times,
+    plus,
     result,
     rows,
     units,
@@ -101,12 +111,10 @@ def apply(
     known = channel < channels
     inside = (row < rows)[:, None] & known[None, :]
     at = row[:, None] * channels + channel[None, :]
-    middle = tl.load(mean + channel, mask=known, other=0.0)
-    by = tl.load(inverse + channel, mask=known, other=0.0)
-    scale = tl.load(weight + channel, mask=known, other=0.0)
-    shift = tl.load(bias + channel, mask=known, other=0.0)
+    factor = tl.load(times + channel, mask=known, other=0.0)
+    shift = tl.load(plus + channel, mask=known, other=0.0)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    value = (value - middle[None, :]) * by[None, :] * scale[None, :] + shift[None, :]
+    value = value * factor[None, :] + shift[None, :]
     tl.store(result + at, tl.maximum(value, 0.0).to(result.dtype.element_ty), mask=inside)
 
 
@@ -116,8 +124,8 @@ def add_up_back(
     gradient,
     mean,
     inverse,
-    weight,
-    bias,
+    times,
+    plus,
     partial,
     rows,
     units,
@@ -131,9 +139,8 @@ def add_up_back(
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
     middle = tl.load(mean + channel, mask=known, other=0.0)
-    by = tl.load(inverse + channel, mask=known, other=0.0)
-    scale = tl.load(weight + channel, mask=known, other=0.0)
-    shift = tl.load(bias + channel, mask=known, other=0.0)
+    factor = tl.load(times + channel, mask=known, other=0.0)
+    shift = tl.load(plus + channel, mask=known, other=0.0)
     total = tl.zeros([TILE_ROWS, TILE_CHANNELS], dtype=tl.float32)
     products = tl.zeros([TILE_ROWS, TILE_CHANNELS], dtype=tl.float32)
     for start in range(tl.program_id(0) * TILE_ROWS, rows, lines * TILE_ROWS):
@@ -141,47 +148,60 @@ def add_up_back(
         inside = (row < rows)[:, None] & known[None, :]
         at = row[:, None] * channels + channel[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        value = (value - middle[None, :]) * by[None, :]
         slope = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
-        slope = tl.where(value * scale[None, :] + shift[None, :] > 0.0, slope, 0.0)
+        slope = tl.where(value * factor[None, :] + shift[None, :] > 0.0, slope, 0.0)
         total += slope
-        products += slope * value
+        products += slope * (value - middle[None, :])
     line = partial + tl.program_id(0) * channels + channel
     tl.store(line, tl.sum(total, 0), mask=known)
-    tl.store(line + lines * channels, tl.sum(products, 0), mask=known)
+    by = tl.load(inverse + channel, mask=known, other=0.0)
+    tl.store(line + lines * channels, tl.sum(products, 0) * by, mask=known)
 
 
 @triton.jit
 def finish_back(
     partial,
+    mean,
+    inverse,
+    times,
     bias_slope,
     weight_slope,
+    along,
+    more,
+    rows,
     channels,
     lines,
     LINES: tl.constexpr,
     TILE_CHANNELS: tl.constexpr,
 ):
-    """The gradients of bias and weight, which are the sums."""
+    """The gradients of bias and weight, which are the sums, and what they add to those of what the norm read.
+
+    These are gradients times `times`, what was read times `along`, and `more`.
+    """
     channel = tl.program_id(0) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     known = channel < channels
     line = tl.arange(0, LINES)
     inside = (line < lines)[:, None] & known[None, :]
     at = partial + line[:, None] * channels + channel[None, :]
-    tl.store(bias_slope + channel, tl.sum(tl.load(at, mask=inside, other=0.0), 0), mask=known)
-    products = tl.load(at + lines * channels, mask=inside, other=0.0)
-    tl.store(weight_slope + channel, tl.sum(products, 0), mask=known)
+    of_bias = tl.sum(tl.load(at, mask=inside, other=0.0), 0)
+    of_weight = tl.sum(tl.load(at + lines * channels, mask=inside, other=0.0), 0)
+    tl.store(bias_slope + channel, of_bias, mask=known)
+    tl.store(weight_slope + channel, of_weight, mask=known)
+    factor = tl.load(times + channel, mask=known, other=0.0) / rows
+    turn = tl.load(inverse + channel, mask=known, other=0.0) * of_weight
+    middle = tl.load(mean + channel, mask=known, other=0.0)
+    tl.store(along + channel, -turn * factor, mask=known)
+    tl.store(more + channel, (middle * turn - of_bias) * factor, mask=known)
 
 
 @triton.jit
 def apply_back(
     x,
     gradient,
-    mean,
-    inverse,
-    weight,
-    bias,
-    bias_slope,
-    weight_slope,
+    times,
+    plus,
+    along,
+    more,
     passed,
     rows,
     units,
@@ -196,15 +216,12 @@ def apply_back(
     known = channel < channels
     inside = (row < rows)[:, None] & known[None, :]
     at = row[:, None] * channels + channel[None, :]
-    middle = tl.load(mean + channel, mask=known, other=0.0)
-    by = tl.load(inverse + channel, mask=known, other=0.0)
-    scale = tl.load(weight + channel, mask=known, other=0.0)
-    shift = tl.load(bias + channel, mask=known, other=0.0)
-    of_bias = tl.load(bias_slope + channel, mask=known, other=0.0) / rows
-    of_weight = tl.load(weight_slope + channel, mask=known, other=0.0) / rows
+    factor = tl.load(times + channel, mask=known, other=0.0)[None, :]
+    shift = tl.load(plus + channel, mask=known, other=0.0)[None, :]
+    turn = tl.load(along + channel, mask=known, other=0.0)[None, :]
+    rest = tl.load(more + channel, mask=known, other=0.0)[None, :]
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    value = (value - middle[None, :]) * by[None, :]
     slope = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
-    slope = tl.where(value * scale[None, :] + shift[None, :] > 0.0, slope, 0.0)
-    slope = (slope - of_bias[None, :] - value * of_weight[None, :]) * (scale * by)[None, :]
+    slope = tl.where(value * factor + shift > 0.0, slope, 0.0)
+    slope = slope * factor + value * turn + rest
     tl.store(passed + at, slope.to(passed.dtype.element_ty), mask=inside)

@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor, nn
 
+from headgate_lab.models import bottleneck
 from headgate_lab.models.convolution import convolved
 from headgate_lab.models.norm import norm_relu
 from headgate_lab.models.width import scaled
@@ -30,6 +31,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, inputs, H, W) to (B, 4·planes, H/stride, W/stride)."""
+        if bottleneck.is_fast_for(self, x):
+            return bottleneck.computed(self, x)
         out = self.conv1(norm_relu(self.bn1, x))
         out = convolved(self.conv2, norm_relu(self.bn2, out))
         out = self.conv3(norm_relu(self.bn3, out))
