@@ -23,7 +23,7 @@ from headgate_lab.methods.dam import Dam
 from headgate_lab.records import write_record
 
 CHECKS = Path(__file__).parents[1] / "results" / "checks"
-# Relative to the largest entry: one rounding to bfloat16, and what it does to what is computed from it.
+# Relative to the largest entry, or to the norm: one rounding to bfloat16, and what it does to what is computed from it.
 TOLERANCE = 8e-3
 IMAGES = 12_800
 
@@ -40,6 +40,7 @@ class Checked:
         applied: what the layer makes of images, by the kernels where they are used.
         as_torch_does: inside, the kernels are not used.
         networks: whose epochs are timed, and how many side by side.
+        apart: how far something found lies from what is expected.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Checked:
     applied: Callable[[nn.Module, Tensor], Tensor]
     as_torch_does: Callable[[], AbstractContextManager[None]]
     networks: Sequence[tuple[str, int]]
+    apart: Callable[[Tensor, Tensor], float] = difference
 
 
 def main_of(checked: Checked, description: str | None, arguments: list[str] | None = None) -> int:
@@ -91,7 +93,7 @@ def _compared(checked: Checked, shape: tuple[int, ...]) -> dict[str, Any]:
         theirs = _passes(checked, copy.deepcopy(layer), x, slopes)
     outcome: dict[str, Any] = {"shape": shape}
     for way, found in {"kernels": ours, "torch": theirs}.items():
-        outcome[way] = {name: difference(value, expected[name].double()) for name, value in found.items()}
+        outcome[way] = {name: checked.apart(value, expected[name].double()) for name, value in found.items()}
     outcome["agree"] = max(outcome["kernels"].values()) <= max(TOLERANCE, 1.5 * max(outcome["torch"].values()))
     return outcome | {"us": _times(checked, layer, x, slopes)}
 
