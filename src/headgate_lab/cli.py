@@ -154,7 +154,12 @@ def _run_parser(parser: Parser) -> Parser:
         "Runs an experiment of the paper. Finished runs are skipped; interrupted ones go on from their last checkpoint."
     )
     parser.add_argument("recipe", metavar="EXPERIMENT", help="an id that headgate list shows")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only this setting, or all that contain this text")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="only this setting, or all that contain this text; may be given several times",
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 (default: as many as the tables use)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
     parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from headgate_lab.commands import CommandError, print_wide
 if TYPE_CHECKING:
     import torch
 
-    from headgate_lab.engine.job import Job
+    from headgate_lab.engine.job import Job, Recipe
     from headgate_lab.recipes.experiment import Experiment
 
 # Generators look at 32 bits of what recipes make of a seed.
@@ -34,7 +35,7 @@ def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
 
     table = Table("experiment", "paper", "finished", "what", box=SIMPLE_HEAD)
     for experiment in EXPERIMENTS.values():
-        jobs = _jobs(experiment, experiment.seeds, "")
+        jobs = _jobs(experiment.recipes(), experiment.seeds)
         try:
             finished = sum(is_finished(job, options.out) for job in jobs)
         except RecordError as error:
@@ -62,11 +63,7 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
         if (value := getattr(options, name)) is not None and not 1 <= value <= most:
             limit = f"from 1 to {most}" if name == "seeds" else "1 or more"
             parser.error(f"--{name} must be {limit}, not {value}")
-    jobs = _jobs(experiment, options.seeds or experiment.seeds, options.only)
-    if not jobs:
-        known = list(dict.fromkeys(recipe.setting for recipe in experiment.recipes()))
-        shown = "; ".join(known[:SETTINGS_SHOWN]) + (f"; … ({len(known)} in all)" if known[SETTINGS_SHOWN:] else "")
-        parser.error(f"--only {options.only} fits no setting of {experiment.id}; they are: {shown}")
+    jobs = _jobs(_asked_for(parser, experiment, options.only or [""]), options.seeds or experiment.seeds)
     device = _device(parser, options.device)
     _make_folder(parser, options.out)
     place = Place(options.out, device, environment(device.type, options.commit or _version_or_commit()))
@@ -85,13 +82,25 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     return 1 if failures else 0
 
 
-def _jobs(experiment: Experiment, seeds: int, only: str) -> list[Job]:
+def _asked_for(parser: ArgumentParser, experiment: Experiment, texts: Sequence[str]) -> list[Recipe]:
+    """The recipes that any of the texts fits, each once, in the experiment's order."""
+    recipes = experiment.recipes()
+    wanted: set[str] = set()
+    for text in texts:
+        fitting = {recipe.setting for recipe in recipes if text in recipe.setting}
+        if not fitting:
+            known = list(dict.fromkeys(recipe.setting for recipe in recipes))
+            shown = "; ".join(known[:SETTINGS_SHOWN]) + (f"; … ({len(known)} in all)" if known[SETTINGS_SHOWN:] else "")
+            parser.error(f"--only {text} fits no setting of {experiment.id}; they are: {shown}")
+        # A setting that is named in full is meant alone, also where others contain its name.
+        wanted |= {text} if text in fitting else fitting
+    return [recipe for recipe in recipes if recipe.setting in wanted]
+
+
+def _jobs(recipes: Sequence[Recipe], seeds: int) -> list[Job]:
+    """One seed of everything first: a table with holes says less than one with fewer seeds."""
     from headgate_lab.engine.job import Job
 
-    fitting = [recipe for recipe in experiment.recipes() if only in recipe.setting]
-    # A setting that is named in full is meant alone, also where others contain its name.
-    recipes = [recipe for recipe in fitting if recipe.setting == only] or fitting
-    # One seed of everything first: a table with holes says less than one with fewer seeds.
     return [Job(recipe, seed) for seed in range(seeds) for recipe in recipes]
 
 

@@ -61,6 +61,14 @@ def test_a_setting_named_in_full_is_run_alone(
     assert len(read_runs(tmp_path / "out", "line")) == 2
 
 
+def test_several_settings_may_be_named(line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slopes = (2.0, 3.0, 4.0, 4.5)
+    experiment = Experiment("line", "a line", "nowhere", 1, lambda: [StraightLine(slope) for slope in slopes])
+    monkeypatch.setitem(EXPERIMENTS, "line", experiment)
+    assert main([*line, "--only", "slope 4", "--only", "2", "--only", "slope 2"]) == 0
+    assert {record["setting"] for record in read_runs(tmp_path / "out", "line")} == {"slope 2", "slope 4"}
+
+
 def test_a_run_needs_no_rich(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +90,7 @@ def test_a_run_needs_no_rich(
         (["dimension", "--together", "-1"], "--together"),
         (["dimension", "--only", "cubic"], "--only cubic fits no setting"),
         (["lenet", "--only", "cubic"], "paper strength 0.2; … ("),
+        (["dimension", "--only", "linear", "--only", "cubic"], "--only cubic fits no setting"),
         (["dimension", "--device", "tpu"], "tpu"),
         (["dimension", "--out", "file"], "--out file is not a folder"),
         (["dimension", "--colour"], "--colour"),
