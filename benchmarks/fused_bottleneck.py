@@ -23,16 +23,8 @@ from headgate_lab.models import bottleneck
 from headgate_lab.models.preresnet import Bottleneck
 
 # Images, channels of the stream, inner channels, and pixels along each side.
-SHAPES = (
-    (128, 64, 16, 32),
-    (128, 56, 8, 32),
-    (128, 128, 32, 16),
-    (128, 104, 24, 16),
-    (128, 256, 64, 8),
-    (128, 200, 48, 8),
-    (32, 64, 16, 32),
-)
-NETWORKS = (("preresnet20", 8), ("preresnet164", 1), ("preresnet164", 8))
+SHAPES = ((128, 64, 16, 32), (128, 128, 32, 16), (128, 256, 64, 8), (128, 104, 24, 16), (32, 56, 8, 32))
+NETWORKS = (("preresnet164", 4),)
 
 
 @contextmanager
