@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -52,8 +53,15 @@ def store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
     pointer.flat()[at[mask]] = value[mask].to(pointer.memory.dtype)
 
 
-def maximum(value: Tensor, least: float) -> Tensor:
-    return value.clamp_min(least)
+class PropagateNan(Enum):
+    """What a maximum makes of what is no number: what a GPU does, the other one; or itself."""
+
+    NONE = 0
+    ALL = 1
+
+
+def maximum(value: Tensor, least: float, propagate_nan: PropagateNan = PropagateNan.NONE) -> Tensor:
+    return value.clamp_min(least) if propagate_nan is PropagateNan.ALL else value.fmax(torch.tensor(least))
 
 
 def trans(value: Tensor) -> Tensor:
@@ -111,6 +119,7 @@ def modules() -> dict[str, ModuleType]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     vars(triton).update(jit=lambda kernel: Launcher(kernel, language), language=language)
     names = {"load": load, "store": store, "maximum": maximum, "dot": dot, "trans": trans, "constexpr": object}
+    names["PropagateNan"] = PropagateNan
     same = {name: getattr(torch, name) for name in ("arange", "sum", "zeros", "where", "sqrt", "int64", "float32")}
     vars(language).update(names, **same)
     return {"triton": triton, "triton.language": language}

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 import headgate as hg
@@ -26,10 +27,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     programs = {"PROGRAMS": 6, "FEWEST_ADDING": 2, "MOST_ADDING": 3}
     for name, value in {**tiles, **programs}.items():
         monkeypatch.setattr(bottleneck, name, value)
-    for module in (norm, convolution):
+    for module in (bottleneck, convolution):
         imitated = fake_triton.kernels(f"{module.__name__}_kernels", monkeypatch)
         monkeypatch.setattr(module, "_kernels", lambda imitated=imitated: imitated)
-    return fake_triton.used_by(bottleneck, "are_for_kernels", monkeypatch)
+    return fake_triton.used_by(norm, "are_for_kernels", monkeypatch)
 
 
 def block(stream: int, first: int, second: int) -> Bottleneck:
@@ -153,6 +154,19 @@ def watched(name: str) -> Bottleneck:
     return made
 
 
+def watched_backwards(name: str) -> Bottleneck:
+    made = block(32, 8, 8)
+    made.get_submodule(name).register_full_backward_hook(lambda module, inputs, outputs: None)
+    return made
+
+
+def called_otherwise(name: str) -> Bottleneck:
+    made = block(32, 8, 8)
+    layer = made.get_submodule(name)
+    layer.forward = lambda x: 2 * type(layer).forward(layer, x)  # type: ignore[method-assign]
+    return made
+
+
 OTHERS = {
     "a projection": Bottleneck(16, 8),
     "a stride": Bottleneck(32, 8, stride=2),
@@ -168,6 +182,10 @@ OTHERS = {
     "many channels": block(32, 72, 8),
     "a watched norm": watched("bn1"),
     "a watched layer": watched("conv2"),
+    "a watched shortcut": watched("shortcut"),
+    "a layer watched backwards": watched_backwards("conv3"),
+    "a layer that is called otherwise": called_otherwise("conv3"),
+    "a norm that is called otherwise": called_otherwise("bn2"),
 }
 
 
@@ -175,7 +193,56 @@ OTHERS = {
 def test_what_the_kernels_do_not_know_takes_the_plain_way(made: Bottleneck, kernels: list[Tensor]):
     x = torch.randn(2, made.bn1.num_features, 4, 4)
     assert not bottleneck.is_fast_for(made, x)
-    assert torch.equal(copy.deepcopy(made)(x), plainly(made, x))
+    assert torch.allclose(copy.deepcopy(made)(x), plainly(made, x), atol=1e-5)
+
+
+def test_who_watches_all_modules_sees_those_of_a_block(kernels: list[Tensor]):
+    seen: list[nn.Module] = []
+    watching = register_module_forward_hook(lambda module, inputs, output: seen.append(module))
+    made = block(32, 8, 8)
+    try:
+        made(torch.randn(2, 32, 4, 4).contiguous(memory_format=torch.channels_last))
+    finally:
+        watching.remove()
+    assert made.conv1 in seen and made.conv3 in seen
+
+
+# A batch of one pixel has no variance; and one of none has nothing.
+@pytest.mark.parametrize("shape", [(2, 24, 4, 4), (1, 32, 1, 1)], ids=["of another width", "of one pixel"])
+def test_images_that_do_not_fit_are_an_error_as_without_the_kernels(shape: tuple[int, ...], kernels: list[Tensor]):
+    x = torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    with pytest.raises((RuntimeError, ValueError), match=r"running_mean should contain|more than 1 value"):
+        block(32, 8, 8)(x)
+
+
+def test_no_images_make_none(kernels: list[Tensor]):
+    assert not bottleneck.is_fast_for(block(32, 8, 8), torch.empty(0, 32, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("bn2", nn.BatchNorm2d(16)),
+        ("conv2", nn.Conv2d(16, 8, 3, padding=1, bias=False)),
+        ("conv3", nn.Conv2d(8, 64, 1, bias=False)),
+    ],
+)
+def test_layers_that_do_not_fit_each_other_are_not_taken(name: str, layer: nn.Module, kernels: list[Tensor]):
+    assert not bottleneck.is_fast_for(other(name, layer), torch.randn(2, 32, 4, 4))
+
+
+def test_what_is_no_number_stays_so(kernels: list[Tensor]):
+    made = block(32, 8, 8)
+    with torch.no_grad():
+        made.conv1.weight[0, 0] = torch.nan
+    x = torch.randn(2, 32, 4, 4).contiguous(memory_format=torch.channels_last)
+    assert made(x).isnan().all() and kernels
+
+
+def test_a_gradient_of_a_gradient_is_refused(kernels: list[Tensor]):
+    x = torch.randn(2, 32, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(block(32, 8, 8)(x).sum(), x, create_graph=True)
 
 
 class Half(nn.Module):
@@ -183,10 +250,17 @@ class Half(nn.Module):
         return weight / 2
 
 
-@pytest.mark.parametrize("name", ["conv1", "conv2", "bn2"])
-def test_a_weight_may_be_computed(name: str, kernels: list[Tensor]):
+class Spread(nn.Module):
+    """The same, with gaps in memory."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.stack((weight, torch.zeros_like(weight)), dim=1)[:, 0]
+
+
+@pytest.mark.parametrize(("name", "how"), [("conv1", Half), ("conv2", Half), ("bn2", Half), ("bn2", Spread)])
+def test_a_weight_may_be_computed(name: str, how: type[nn.Module], kernels: list[Tensor]):
     made = block(32, 8, 8)
-    parametrize.register_parametrization(made.get_submodule(name), "weight", Half())
+    parametrize.register_parametrization(made.get_submodule(name), "weight", how())
     x = torch.randn(2, 32, 4, 4).contiguous(memory_format=torch.channels_last)
     expected = plainly(made, x)
     assert torch.allclose(made(x), expected, atol=1e-4) and kernels
@@ -222,7 +296,7 @@ def test_blocks_that_were_cut_go_through_the_kernels_as_stand_ins(monkeypatch: p
     small = Slimmed(share=0.5).attach(whole, example)
     found = stand_in(small, example)
     assert found is not None
-    monkeypatch.setattr(bottleneck, "are_for_kernels", lambda x: True)
+    monkeypatch.setattr(norm, "are_for_kernels", lambda x: True)
     for block, fast in ((small.get_submodule("stage2.1"), False), (found.model.get_submodule("stage2.1"), True)):
         assert bottleneck.is_fast_for(block.train(), torch.empty(2, 128, 4, 4)) == fast
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from torch.optim import Optimizer
 
+from headgate.layers import GatherBatchNorm2d
 from headgate_lab.models.rows import RowsConv2d
 
 MULTIPLE = 8
@@ -136,8 +137,7 @@ class Picked(NamedTuple):
 
 def _picked(layer: nn.Module) -> Picked | None:
     """What a norm picks; None if it reads all."""
-    channels, wide = getattr(layer, "picked", None), getattr(layer, "wide", None)
-    return Picked(channels, wide) if isinstance(channels, Tensor) and isinstance(wide, int) else None
+    return Picked(layer.picked, layer.wide) if type(layer) is GatherBatchNorm2d else None
 
 
 def _filled(layer: nn.Module, picked: Picked | None, *, reads_images: bool, is_last: bool) -> Filled | None:
@@ -194,6 +194,8 @@ def _replace_(model: nn.Module, path: str, new: nn.Module) -> None:
     """Puts the new layer where the old one is, on its device and in its memory format."""
     old = model.get_submodule(path)
     new.train(old.training)
+    for own, its in zip(new.parameters(recurse=False), old.parameters(recurse=False), strict=True):
+        own.requires_grad_(its.requires_grad)
     parent, _, name = path.rpartition(".")
     new.to(next(old.parameters()))
     if isinstance(new, nn.Conv2d):

@@ -15,12 +15,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from headgate_lab.models import convolution, norm
 from headgate_lab.models.convolution import EIGHT, FEWEST
-from headgate_lab.models.kernel_images import are_for_kernels, power_of_two
-from headgate_lab.models.norm import Back, Running, Statistics, running_of
+from headgate_lab.models.kernel_images import (
+    COUNTABLE,
+    does_nothing_else,
+    power_of_two,
+    without_second_derivative,
+)
+from headgate_lab.models.norm import Back, Running, Statistics, learned_by, running_of
 from headgate_lab.models.rows import RowsConv2d
 
 # Channels of inner images and of the stream that programs can have before them; and how many they write at a time.
@@ -41,22 +45,23 @@ def is_fast_for(block: Any, x: Tensor) -> bool:
 
     Any of its parts may have been exchanged for another, or be watched from outside; then they do not.
     """
-    if not are_for_kernels(x) or type(block.shortcut) is not nn.Identity:
+    if not norm.is_fast_for(x) or type(block.shortcut) is not nn.Identity or not does_nothing_else(block.shortcut):
         return False
     norms, layers = (block.bn1, block.bn2, block.bn3), (block.conv1, block.conv2, block.conv3)
     return (
-        all(isinstance(one, nn.BatchNorm2d) and one.training and norm.knows(one) for one in norms)
+        all(isinstance(one, nn.BatchNorm2d) and norm.knows(one) for one in norms)
         and all(_knows(layer, side) for layer, side in zip(layers, (1, 3, 1), strict=True))
         and all(layer.out_channels <= INNER for layer in layers[:2])
         and x.shape[1] <= WIDEST
-        and not any(_is_watched(one) for one in (*norms, *layers))
+        and x[:, 0].numel() * INNER < COUNTABLE
+        and _fit(x, norms, layers)
     )
 
 
 def _knows(layer: nn.Module, side: int) -> bool:
     """Whether it is a plain convolution of so many pixels along each side, of eights of channels."""
     plain = (nn.Conv2d.forward, RowsConv2d.forward)
-    if not isinstance(layer, nn.Conv2d) or type(layer).forward not in plain:
+    if not isinstance(layer, nn.Conv2d) or type(layer).forward not in plain or not does_nothing_else(layer):
         return False
     shape = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     simple = layer.bias is None and layer.groups == 1 and layer.padding_mode == "zeros"
@@ -68,14 +73,17 @@ def _weight(layer: nn.Conv2d) -> Tensor:
     return layer.masked() if isinstance(layer, RowsConv2d) else layer.weight
 
 
-def _is_watched(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+def _fit(x: Tensor, norms: Sequence[nn.BatchNorm2d], layers: Sequence[nn.Conv2d]) -> bool:
+    """Whether each reads as many channels as there are; the last writes as many as the stream has."""
+    widths = [x.shape[1], *(layer.out_channels for layer in layers)]
+    read = [(one.num_features, layer.in_channels) for one, layer in zip(norms, layers, strict=True)]
+    return read == [(width, width) for width in widths[:-1]] and widths[-1] == widths[0]
 
 
 def computed(block: Any, x: Tensor) -> Tensor:
     """What the block makes of images of shape (B, C, H, W); its running statistics follow."""
     norms, layers = (block.bn1, block.bn2, block.bn3), (block.conv1, block.conv2, block.conv3)
-    learned = [parameter for one in norms for parameter in (one.weight, one.bias)] + [_weight(one) for one in layers]
+    learned = [parameter for one in norms for parameter in learned_by(one)] + [_weight(one) for one in layers]
     result: Tensor = FewKernels.apply(x, [running_of(one) for one in norms], *learned)  # type: ignore[no-untyped-call]
     return result
 
@@ -95,6 +103,7 @@ class FewKernels(torch.autograd.Function):
         """The result; the running statistics follow."""
         (weight1, bias1, weight2, bias2, weight3, bias3), (layer1, layer2, layer3) = learned[:6], learned[6:]
         first = Normed(x, norm.statistics(x, weight1, bias1, running[0]))
+        # Sums are counted from something near the mean, which must be known before there is anything to count.
         inner, partial = _convolved(first, layer1, running[1].mean)
         known = norm.finished(running[1].mean, partial, inner[:, 0].numel(), weight2, bias2, running[1])
         second, active = Normed(inner, known), norm.applied(inner, known)
@@ -108,7 +117,7 @@ class FewKernels(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @without_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Of everything that is learned, and of the images."""
         saved = ctx.saved_tensors

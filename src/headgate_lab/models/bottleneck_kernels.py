@@ -54,8 +54,8 @@ def convolve(
         row = start + tl.arange(0, TILE_ROWS)
         there = (row < rows)[:, None] & known[None, :]
         value = tl.load(x + row[:, None] * inputs + read[None, :], mask=there, other=0.0).to(tl.float32)
-        value = tl.maximum(value * factor[None, :] + shift[None, :], 0.0).to(result.dtype.element_ty)
-        product = tl.dot(value, taken)
+        value = tl.maximum(value * factor[None, :] + shift[None, :], 0.0, propagate_nan=tl.PropagateNan.ALL)
+        product = tl.dot(value.to(result.dtype.element_ty), taken)
         at = row[:, None] * outputs + written[None, :]
         inside = (row < rows)[:, None] & wanted[None, :]
         if ADDS:
@@ -121,7 +121,7 @@ def go_back(
         place = row[:, None] * inputs + written[None, :]
         mine = (row < rows)[:, None] & wanted[None, :]
         seen = tl.load(x + place, mask=mine, other=0.0).to(tl.float32)
-        level = tl.maximum(seen * factor[None, :] + shift[None, :], 0.0)
+        level = tl.maximum(seen * factor[None, :] + shift[None, :], 0.0, propagate_nan=tl.PropagateNan.ALL)
         of_weight = tl.dot(tl.trans(value), level.to(passed.dtype.element_ty), of_weight)
         slope = tl.where(level > 0.0, tl.dot(value, taken), 0.0)
         if WRITES:

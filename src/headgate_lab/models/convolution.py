@@ -14,9 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from headgate_lab.models.kernel_images import are_for_kernels, power_of_two
+from headgate_lab.models.kernel_images import (
+    are_for_kernels,
+    does_nothing_else,
+    power_of_two,
+    without_second_derivative,
+)
 
 # Channels that a program can have before it, the fewest that Triton multiplies, and what they must be a multiple of.
 MOST, FEWEST, EIGHT = 64, 16, 8
@@ -28,16 +32,17 @@ LINES = 64
 
 def convolved(layer: nn.Module, x: Tensor) -> Tensor:
     """What the layer makes of images of shape (B, C, H, W). It need not be a convolution any more."""
-    if not (isinstance(layer, nn.Conv2d) and knows(layer) and are_for_kernels(x)):
-        made: Tensor = layer(x)
-        return made
-    result: Tensor = FewChannels.apply(x, layer.weight)  # type: ignore[no-untyped-call]
+    result: Tensor
+    if isinstance(layer, nn.Conv2d) and layer.in_channels == x.shape[1] and knows(layer) and are_for_kernels(x):
+        result = FewChannels.apply(x, layer.weight)  # type: ignore[no-untyped-call]
+    else:
+        result = layer(x)
     return result
 
 
 def knows(layer: nn.Conv2d) -> bool:
     """Whether it is what the kernels compute, and nothing more happens when it is called."""
-    plain = type(layer).forward is nn.Conv2d.forward and not layer._forward_hooks and not layer._forward_pre_hooks
+    plain = type(layer).forward is nn.Conv2d.forward and does_nothing_else(layer)
     shape = (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == ((3, 3), (1, 1), (1, 1), (1, 1))
     simple = layer.bias is None and layer.groups == 1 and layer.padding_mode == "zeros"
     few = all(count <= MOST and count % EIGHT == 0 for count in (layer.in_channels, layer.out_channels))
@@ -55,7 +60,7 @@ class FewChannels(torch.autograd.Function):
         return product(x, weight)
 
     @staticmethod
-    @once_differentiable
+    @without_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Of the images and of the weight, those that are asked for."""
         x, weight = ctx.saved_tensors

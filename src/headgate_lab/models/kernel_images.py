@@ -1,12 +1,21 @@
-"""Which images the lab's Triton kernels take, and how these are divided: what `norm` and `convolution` share."""
+"""Which images and layers the lab's Triton kernels take: what `norm`, `convolution` and `bottleneck` share."""
 
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import _has_any_global_hook
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Numbers that 32 bits can count.
+COUNTABLE = 2**31
 
 
 def are_for_kernels(x: Tensor) -> bool:
@@ -16,9 +25,28 @@ def are_for_kernels(x: Tensor) -> bool:
         and x.dtype == torch.bfloat16
         and type(x) is Tensor
         and x.is_contiguous(memory_format=torch.channels_last)
-        and x.numel() < 2**31
+        and x.numel() < COUNTABLE
         and has_triton()
     )
+
+
+def does_nothing_else(layer: nn.Module) -> bool:
+    """Whether a call of the layer is what its class does, with nobody watching: so that kernels may take its place."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return "forward" not in vars(layer) and not any(hooks) and not _has_any_global_hook()
+
+
+def without_second_derivative(backward: F) -> F:
+    """For the backward of a function whose gradients are constants: raises where they are to have a graph."""
+    constant = once_differentiable(backward)
+
+    @wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: the lab's kernels have no second derivative; train on a CPU for it")
+        return constant(ctx, *gradients)
+
+    return checked  # type: ignore[return-value]
 
 
 @cache

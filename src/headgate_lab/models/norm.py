@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
-from headgate_lab.models.kernel_images import are_for_kernels, power_of_two
+from headgate_lab.models.kernel_images import (
+    are_for_kernels,
+    does_nothing_else,
+    power_of_two,
+    without_second_derivative,
+)
 
 # Numbers that a program has before it at a time, of 16 channels at least and 64 at most.
 TILE, FEWEST, MOST = 4096, 16, 64
@@ -33,15 +37,15 @@ def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
     It need not be a BatchNorm any more: what only fed a branch that was removed has become zeros. Nor need it be
     nothing but a BatchNorm: one that picks its channels from a wider stream has them to pick first.
     """
-    if not (isinstance(norm, nn.BatchNorm2d) and norm.training and knows(norm) and is_fast_for(x)):
-        return relu(norm(x))
-    result: Tensor = FewPasses.apply(x, norm.weight, norm.bias, running_of(norm))  # type: ignore[no-untyped-call]
-    return result
+    if isinstance(norm, nn.BatchNorm2d) and norm.num_features == x.shape[1] and knows(norm) and is_fast_for(x):
+        result: Tensor = FewPasses.apply(x, *learned_by(norm), running_of(norm))  # type: ignore[no-untyped-call]
+        return result
+    return relu(norm(x))
 
 
 def knows(norm: nn.BatchNorm2d) -> bool:
-    """Whether the layer has all that the kernels read and write, and does nothing else."""
-    plain = type(norm).forward is nn.BatchNorm2d.forward
+    """Whether the layer learns, has all that the kernels read and write, and does nothing else."""
+    plain = norm.training and type(norm).forward is nn.BatchNorm2d.forward and does_nothing_else(norm)
     kept = plain and norm.momentum is not None and norm.track_running_stats and norm.affine
     return kept and norm.weight.dtype == torch.float32
 
@@ -66,6 +70,11 @@ def running_of(norm: nn.BatchNorm2d) -> Running:
     mean, variance, seen, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
     assert mean is not None and variance is not None and seen is not None and momentum is not None
     return Running(mean, variance, seen, momentum, norm.eps)
+
+
+def learned_by(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias, one number after the other in memory, also where they are computed from others."""
+    return norm.weight.contiguous(), norm.bias.contiguous()
 
 
 class Tiles(NamedTuple):
@@ -133,7 +142,7 @@ class FewPasses(torch.autograd.Function):
         return applied(x, known)
 
     @staticmethod
-    @once_differentiable
+    @without_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Of the images, the weight and the bias."""
         x, known = ctx.saved_tensors[0], Statistics(*ctx.saved_tensors[1:])

@@ -3,9 +3,9 @@
 Imported on demand (`headgate_lab.models.norm`), since only a torch for GPUs brings Triton along. Images are a matrix:
 a row for every pixel, a column for every channel. Sums over rows are taken in two steps, first by so many programs
 (`lines`), each of its own rows, then over programs: no order of execution can change the result. Values are counted
-from those of the first row, so that squares do not swamp a variance. Where many are read, channels are told as so many
-units of `UNIT`, so that the compiler knows where a row can be read in larger pieces. No annotations but those Triton
-understands.
+from those of the first row, or others near their mean, so that squares do not swamp a variance. Where many are read,
+channels are told as so many units of `UNIT`, so that the compiler knows where a row can be read in larger pieces. What
+is no number stays so: Triton's maximum would make zero of it. No annotations but those Triton understands.
 """
 
 import triton
@@ -76,7 +76,7 @@ def finish(
     total = tl.sum(tl.load(at, mask=inside, other=0.0), 0) / rows
     squares = tl.sum(tl.load(at + lines * channels, mask=inside, other=0.0), 0) / rows
     middle = tl.load(origin + channel, mask=known, other=0.0).to(tl.float32) + total
-    variance = tl.maximum(squares - total * total, 0.0)
+    variance = tl.maximum(squares - total * total, 0.0, propagate_nan=tl.PropagateNan.ALL)
     by = 1.0 / tl.sqrt(variance + epsilon)
     factor = by * tl.load(weight + channel, mask=known, other=0.0)
     tl.store(mean + channel, middle, mask=known)
@@ -115,7 +115,8 @@ def apply(
     shift = tl.load(plus + channel, mask=known, other=0.0)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     value = value * factor[None, :] + shift[None, :]
-    tl.store(result + at, tl.maximum(value, 0.0).to(result.dtype.element_ty), mask=inside)
+    value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(result + at, value.to(result.dtype.element_ty), mask=inside)
 
 
 @triton.jit

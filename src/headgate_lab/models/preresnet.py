@@ -36,7 +36,7 @@ class Bottleneck(nn.Module):
         out = self.conv1(norm_relu(self.bn1, x))
         out = convolved(self.conv2, norm_relu(self.bn2, out))
         out = self.conv3(norm_relu(self.bn3, out))
-        result: Tensor = out + self.shortcut(x)
+        result: Tensor = self.shortcut(x) + out  # in this order: where a branch is gone, memory lies as the stream does
         return result
 
 

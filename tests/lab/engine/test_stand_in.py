@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headgate as hg
+from headgate.layers import GatherBatchNorm2d
 from headgate_lab.data.images import Normalisation
 from headgate_lab.engine import network as engine
 from headgate_lab.engine.images import Batches, Resident
@@ -158,12 +159,41 @@ def test_it_is_the_same_training(name: str, kind: str, monkeypatch: pytest.Monke
     moved = max((value - start[key]).abs().max() for key, value in without.model.named_parameters())
     for key, value in without.model.named_parameters():
         assert (found[key] - value).abs().max() < 1e-5 * moved, key
+    for key, value in without.model.named_buffers():
+        if "running" in key:
+            assert torch.allclose(found[key], value, rtol=1e-6, atol=1e-9), key
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_an_interrupted_training_goes_on(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_frozen_stays_so():
     torch.manual_seed(0)
     model = NETWORKS["preresnet"]()
+    model.get_submodule("stage1").requires_grad_(False)
+    start = {key: value.clone() for key, value in model.named_parameters()}
+    network, _ = trained(model, "sgd")
+    assert network.stand_in is not None
+    for key, value in model.named_parameters():
+        assert torch.equal(value, start[key]) == key.startswith("stage1."), key
+
+
+class Tripled(GatherBatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x) if self.training else super().forward(x)
+
+
+def test_a_norm_of_a_class_of_its_own_has_no_stand_in():
+    torch.manual_seed(0)
+    model = NETWORKS["a preresnet whose norms pick"]()
+    norm = next(layer for layer in model.modules() if type(layer) is GatherBatchNorm2d)
+    norm.__class__ = Tripled
+    assert stand_in(model, EXAMPLE) is None
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("name", ["preresnet", "a preresnet whose norms pick"])
+def test_an_interrupted_training_goes_on(name: str):
+    torch.manual_seed(0)
+    model = NETWORKS[name]()
     start = {key: value.clone() for key, value in model.state_dict().items()}
     whole, losses = trained(model, "sgd")
     expected = {key: value.clone() for key, value in whole.model.state_dict().items()}
@@ -172,7 +202,7 @@ def test_an_interrupted_training_goes_on(monkeypatch: pytest.MonkeyPatch):
     state = first.state_dict()
     shapes = {value["momentum_buffer"].shape for value in state["optimizer"]["state"].values()}
     assert shapes == {parameter.shape for parameter in model.parameters()}  # a machine without stand-ins can go on
-    again = fresh(NETWORKS["preresnet"](), "sgd")
+    again = fresh(NETWORKS[name](), "sgd")
     again.load_state_dict(state)
     assert [run(again) for _ in range(EPOCHS - 1)] == losses[1:]
     for key, value in again.model.state_dict().items():
