@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
-    0 done, 1 failed, 2 wrong arguments, 130 interrupted, 141 nobody reads the output any more.
+    0 done, 1 failed, 2 wrong arguments, 75 out of time, 130 interrupted, 141 nobody reads the output any more.
     """
     if sys.stdout is None:
         return _complain("standard output is closed")
@@ -163,6 +163,12 @@ def _run_parser(parser: Parser) -> Parser:
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 (default: as many as the tables use)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
     parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="begin no epoch that would end later; what is left then is told, and the same command goes on with it",
+    )
     parser.add_argument("--commit", help="to be recorded (default: that of headgate's checkout, or its version)")
     _add_out(parser)
     return parser

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 # Generators look at 32 bits of what recipes make of a seed.
 MOST_SEEDS = 10_000
 SETTINGS_SHOWN = 6
+# What a command returns that ran out of time: as of any that may be tried again.
+OUT_OF_TIME = 75
 
 
 def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
@@ -48,7 +52,8 @@ def list_experiments(parser: ArgumentParser, options: Namespace) -> int:
 
 
 def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
-    """Runs what is missing of an experiment; 1 if a run failed."""
+    """Runs what is missing of an experiment; 1 if a run failed, `OUT_OF_TIME` if some are left."""
+    started = time.monotonic()
     from headgate_lab.engine.checkpoint import CheckpointError
     from headgate_lab.engine.record import RecordError
     from headgate_lab.engine.run import Place, is_finished, run
@@ -63,6 +68,9 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
         if (value := getattr(options, name)) is not None and not 1 <= value <= most:
             limit = f"from 1 to {most}" if name == "seeds" else "1 or more"
             parser.error(f"--{name} must be {limit}, not {value}")
+    minutes = math.inf if options.minutes is None else options.minutes
+    if not minutes > 0:
+        parser.error(f"--minutes must be more than 0, not {minutes:g}")
     jobs = _jobs(_asked_for(parser, experiment, options.only or [""]), options.seeds or experiment.seeds)
     device = _device(parser, options.device)
     _make_folder(parser, options.out)
@@ -71,7 +79,8 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
         if done := sum(is_finished(job, options.out) for job in jobs):
             print(f"{done} of {len(jobs)} runs are finished already")
         with watching() as watch:
-            failures = run(jobs, place, watch, together=options.together or experiment.together)
+            together, until = options.together or experiment.together, started + 60 * minutes
+            failures = run(jobs, place, watch, together=together, until=until)
     except (CheckpointError, RecordError) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
@@ -79,7 +88,10 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
         raise
     for failure in failures:
         print(f"failed: {failure}")
-    return 1 if failures else 0
+    failed = {failure.job for failure in failures}
+    if left := sum(job not in failed and not is_finished(job, options.out) for job in jobs):
+        print(f"out of time with {left} of {len(jobs)} runs left: the same command goes on with them")
+    return 1 if failures else OUT_OF_TIME if left else 0
 
 
 def _asked_for(parser: ArgumentParser, experiment: Experiment, texts: Sequence[str]) -> list[Recipe]:

@@ -69,6 +69,17 @@ def test_several_settings_may_be_named(line: list[str], tmp_path: Path, monkeypa
     assert {record["setting"] for record in read_runs(tmp_path / "out", "line")} == {"slope 2", "slope 4"}
 
 
+def test_a_run_that_is_out_of_time_says_what_is_left(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = Experiment("line", "a line", "nowhere", 2, lambda: [StraightLine(2.0, pause=0.2)], together=1)
+    monkeypatch.setitem(EXPERIMENTS, "line", slow)
+    assert main([*line, "--minutes", "0.005"]) == 75
+    assert "out of time with 2 of 2 runs left: the same command goes on" in capsys.readouterr().out
+    assert main([*line, "--minutes", "1"]) == 0
+    assert len(read_runs(tmp_path / "out", "line")) == 2
+
+
 def test_a_run_needs_no_rich(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +99,8 @@ def test_a_run_needs_no_rich(
         (["dimension", "--seeds", "0"], "--seeds must be from 1 to 10000, not 0"),
         (["dimension", "--seeds", "99999999999999999999"], "--seeds must be from 1 to 10000"),
         (["dimension", "--together", "-1"], "--together"),
+        (["dimension", "--minutes", "0"], "--minutes must be more than 0, not 0"),
+        (["dimension", "--minutes", "nan"], "--minutes must be more than 0, not nan"),
         (["dimension", "--only", "cubic"], "--only cubic fits no setting"),
         (["lenet", "--only", "cubic"], "paper strength 0.2; … ("),
         (["dimension", "--only", "linear", "--only", "cubic"], "--only cubic fits no setting"),

@@ -64,8 +64,13 @@ class Failure:
         return f"{self.job}: {self.reason}"
 
 
-def run(jobs: Sequence[Job], place: Place, watch: Watch, *, together: int = 1) -> list[Failure]:
+def run(
+    jobs: Sequence[Job], place: Place, watch: Watch, *, together: int = 1, until: float = math.inf
+) -> list[Failure]:
     """Runs what is not finished, up to `together` jobs of a cohort side by side, and returns what failed.
+
+    No epoch begins that would end after `until`, on the clock of `time.monotonic`, if it took as long as the one
+    before: what is unfinished then has its checkpoint, and goes on when it is run again.
 
     Raises:
         CheckpointError, RecordError: a file of an earlier run is damaged.
@@ -73,7 +78,10 @@ def run(jobs: Sequence[Job], place: Place, watch: Watch, *, together: int = 1) -
     """
     failures: list[Failure] = []
     for batch in batches([job for job in dict.fromkeys(jobs) if not is_finished(job, place.out)], together):
-        failures += _run_together(batch, place, watch)
+        failed = None if time.monotonic() >= until else _run_together(batch, place, watch, until)
+        if failed is None:
+            break
+        failures += failed
     return failures
 
 
@@ -95,19 +103,24 @@ def batches(jobs: Sequence[Job], together: int) -> list[list[Job]]:
     return [cohort[i : i + together] for cohort in cohorts.values() for i in range(0, len(cohort), together)]
 
 
-def _run_together(jobs: list[Job], place: Place, watch: Watch) -> list[Failure]:
+def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> list[Failure] | None:
+    """What failed; None if there was no time to end."""
     epochs, path = jobs[0].recipe.epochs, checkpoint_path(place.out, jobs)
     training = jobs[0].recipe.start(jobs, place.device)
     progress = load_checkpoint(path, training, place.device)
     watch.begin(jobs, epochs, len(progress.epochs))
     reasons = _reasons(progress.epochs)
-    saved, wait = time.monotonic(), place.seconds_between_checkpoints
+    saved, wait, took = time.monotonic(), place.seconds_between_checkpoints, 0.0
     while len(progress.epochs) < epochs and len(reasons) < len(jobs):
+        if (began := time.monotonic()) + took > until:
+            save_checkpoint(path, training, progress)
+            return None
         with _timed(progress, _begun_stage(training, progress)):
             progress.epochs.append(training.epoch())
         reasons = _reasons(progress.epochs)
         watch.epoch(len(progress.epochs), progress.epochs[-1])
-        if (now := time.monotonic()) - saved >= wait and len(progress.epochs) < epochs:
+        took = (now := time.monotonic()) - began
+        if now - saved >= wait and len(progress.epochs) < epochs:
             save_checkpoint(path, training, progress)
             saved = time.monotonic()
             wait = place.seconds_before_the_next(saved - now)

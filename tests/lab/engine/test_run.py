@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -250,3 +251,28 @@ def test_saving_takes_a_small_part_of_the_time(
     place = replace(here(tmp_path), seconds_between_checkpoints=between)
     assert not run([Job(StraightLine(2.0, length=10), 0)], place, Ticking())
     assert len(at) == saved
+
+
+def test_out_of_time_it_stops_between_epochs_and_goes_on_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of a second each: in four and a half seconds there are four, and no other training begins."""
+    jobs = [Job(StraightLine(slope, length=6), 0) for slope in (2.0, 3.0)]
+    run(jobs, here(tmp_path / "whole"), Silent())
+    now = 0.0
+
+    class Ticking(Silent):
+        def epoch(self, number: int, metrics: Any) -> None:
+            nonlocal now
+            now += 1.0
+
+    monkeypatch.setattr("headgate_lab.engine.run.time.monotonic", lambda: now)
+    place = here(tmp_path / "stopped", between=1e9)
+    for until, went_on_after in ((4.5, [0]), (4.0, []), (8.5, [4, 0]), (math.inf, [2])):
+        watch = Ticking()
+        assert run(jobs, place, watch, until=until) == []
+        assert (until, watch.began) == (until, went_on_after)
+    assert now == 12.0
+    for job in jobs:
+        assert metrics_of(tmp_path / "stopped", job) == metrics_of(tmp_path / "whole", job)
+    assert not list(tmp_path.rglob("unfinished-*"))
