@@ -332,7 +332,7 @@ def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> N
     one = {"seconds": {"train": 1200.0, "finish": 1.0}, "together": 2}
     write(tmp_path, "curves", {**config, "method": "ours", "params": 1}, 0, {"params": 1, "accuracy": 80.0}, **one)
     accuracy, times = drawn(tmp_path, "curves").axes
-    assert lines(accuracy)["chipnet"] == ([100, 300], [90.2, 90.4])
+    assert lines(accuracy)["chipnet"] == ([100, 300], [90.2, 90.4]) and accuracy.get_xscale() == "log"
     bars = {text.get_text().split("\n")[0]: number for number, text in enumerate(times.get_yticklabels())}
     assert times.get_yticklabels()[bars["chipnet"]].get_text() == "chipnet\n(1 to 2 at once)"
     wide = {bar.get_label(): [patch.get_width() for patch in bar.patches] for bar in times.containers}

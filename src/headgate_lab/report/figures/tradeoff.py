@@ -76,7 +76,7 @@ def cifar(groups: Sequence[Runs]) -> Figure:
 
 
 def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[str]) -> Figure:
-    """All panels, with one colour a line in all of them; sizes stand at equal factors from each other."""
+    """All panels, with one colour a line in all of them."""
     columns = min(len(panels), COLUMNS)
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
@@ -86,8 +86,6 @@ def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[s
         axes = figure.add_subplot(rows, columns, number)
         drawn |= draw(axes, panel, experiment, y, series, colors)
         plain(axes, title=panel.title, xlabel=LABELS.get(panel.x, panel.x), ylabel=LABELS.get(y, y))
-        if panel.x in SIZES:
-            axes.set_xscale("log")
     if not drawn:
         raise ReportError(f"the records of {experiment} lack {y} or {' or '.join({panel.x for panel in panels})}")
     return figure
@@ -101,7 +99,10 @@ def draw(
     series: Sequence[str],
     colors: Mapping[Key, str] | None = None,
 ) -> bool:
-    """Our lines and, for each that the paper prints, the paper's; tells whether there was one of ours."""
+    """Our lines and, for each that the paper prints, the paper's; tells whether there was one of ours.
+
+    Sizes stand at equal factors from each other.
+    """
     lines, x, drawn = _lines(panel, experiment, series), panel.x, False
     colors = _colors(list(lines), series) if colors is None else colors
     for key, alike in lines.items():
@@ -117,6 +118,8 @@ def draw(
             if setting.items() <= dict(where).items() and x in {**where, **values} and y in values
         ]
         points(axes, theirs, colors[key], f"{label}: as printed" if label else "as printed", hollow=True)
+    if x in SIZES:
+        axes.set_xscale("log")
     return drawn
 
 
