@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 import headgate as hg
 from benchmarks import hugging_face, timm_models, vision
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.surgery.trial import in_double, randomised
 from headgate_lab.records import environment, write_record
 

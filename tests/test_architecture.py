@@ -124,7 +124,7 @@ def test_rule(rule: str) -> None:
         ("the lab uses public names only", "headgate_lab/demo.py", "from headgate import offsets"),
         ("the lab uses public names only", "headgate_lab/demo.py", "from headgate.layers import gather_"),
         ("a gate knows no graphs", "headgate/gate.py", "def f():\n    from . import channels"),
-        ("channels know no gates", "headgate/channels/trace.py", "from ..gate import Gate"),
+        ("channels know no gates", "headgate/channels/walk.py", "from ..gate import Gate"),
         ("channels know no gates", "headgate/channels/__init__.py", "from headgate import surgery"),
         ("data and models are plain", "headgate_lab/models/lenet.py", "import headgate as hg"),
         ("data and models are plain", "headgate_lab/data/mnist.py", "from headgate_lab.methods import dam"),

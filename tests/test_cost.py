@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import headgate as hg
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.cost import Cost, Latency, _runnable, cost, latency_of
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from headgate.arguments import true_or_false, whole_number
+from headgate.channels.example import Example
 from headgate.channels.running import not_running
-from headgate.channels.trace import Example
 from headgate.count import count
 from headgate.errors import ArgumentError
 from headgate.gated import unwrap

@@ -11,9 +11,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from headgate.channels.example import Example
 from headgate.channels.rules.step import module_paths
 from headgate.channels.running import first_calls
-from headgate.channels.trace import Example, aliases, export
+from headgate.channels.trace import aliases, export
 from headgate.errors import TraceError
 from headgate.macs import RULES, Arguments, elements
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headgate.channels.example import Example
 from headgate.channels.running import first_calls, not_running
-from headgate.channels.trace import Example
 from headgate.errors import ExportError, GateError, MissingPackageError
 from headgate.files import a_path, whole_file
 from headgate.gated import gates, unwrap

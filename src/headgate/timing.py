@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.cost import WARM_UP, Latency, latency_of
 
 # Long enough for a median on a busy machine, short enough for a dozen networks: milliseconds, and passes.

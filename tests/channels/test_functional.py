@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.export import exported_program
 
 from headgate.channels import functional
+from headgate.channels.example import Example
 from headgate.channels.plan import Plan
-from headgate.channels.trace import Example, export
+from headgate.channels.trace import export
 from headgate.surgery.planning import find_groups
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.models.vgg import VGG

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import headgate as hg
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 
 LIMIT = 1e-9
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import headgate as hg
+from headgate.channels.example import Example
 from headgate.channels.plan import Plan
-from headgate.channels.trace import Example
 from headgate.errors import TraceError
 from headgate.surgery.insert import INSERTION, Insertion
 from tests.attention_toys import ATTENTION

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.cost import Latency
 from headgate.surgery import stopwatch
 from headgate.surgery.compact import insertion_of

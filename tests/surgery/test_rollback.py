@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import headgate as hg
 from headgate import bank, masked, unmask
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.surgery import compact as compact_module
 from headgate.surgery import insert, placement, planning
 from headgate.surgery.shrink import shrink_

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import headgate as hg
+from headgate.channels.example import Example
 from headgate.channels.plan import Branch, Group
 from headgate.channels.taps import TappedGraph
-from headgate.channels.trace import Example
 from headgate.surgery.importance import carried_by
 from headgate.surgery.keep import Site, sites
 from tests.surgery.exactness import in_double, randomise_

@@ -20,8 +20,8 @@ from torch.export import ExportedProgram
 from headgate.channels.obstacle import Obstacle
 from headgate.channels.rules import contraction, movement, norms, pointwise, reduction, rule_for, spatial
 from headgate.channels.rules.step import module_paths
-from headgate.channels.trace import Walk, operation_of, path_of
 from headgate.channels.values import Value
+from headgate.channels.walk import Walk, operation_of, path_of
 from headgate.layers import can_gather
 
 Axis = tuple[str, int]

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from headgate.channels.attributes import Length, Lengths, counted
 from headgate.channels.entries import View, view_of
+from headgate.channels.example import Example
 from headgate.channels.feeding import feeding_modules
 from headgate.channels.ledger import NO_UNIT, Ledger, Solution
 from headgate.channels.obstacle import Obstacle
@@ -19,8 +20,9 @@ from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan, Refusal, re
 from headgate.channels.products import numbered_products
 from headgate.channels.readers import found_readers
 from headgate.channels.rules.step import MADE
-from headgate.channels.trace import Example, Walk, aliases
+from headgate.channels.trace import aliases
 from headgate.channels.values import Origin
+from headgate.channels.walk import Walk
 
 # What units of one group have in common: their axes, those along which a mask silences them, whether they are places.
 _Alike = tuple[frozenset[Axis], frozenset[Axis], bool]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.export import ExportedProgram
 
+from headgate.channels.example import Example
 from headgate.channels.running import first_calls
-from headgate.channels.trace import Example, export, uses_everything
+from headgate.channels.trace import export, uses_everything
 from headgate.errors import TraceError
 
 

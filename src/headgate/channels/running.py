@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.errors import ArgumentError, ShapeError
 
 

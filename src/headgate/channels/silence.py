@@ -20,14 +20,16 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from headgate.channels.attributes import counted
+from headgate.channels.example import Example
 from headgate.channels.groups import in_units, plan_of, with_inner
 from headgate.channels.ledger import Ledger, Solution
 from headgate.channels.obstacle import Obstacle
 from headgate.channels.parts import Graph, graphs, views
 from headgate.channels.plan import STAYS, Plan
 from headgate.channels.rules import contraction, einsum, recurrent
-from headgate.channels.trace import MOVES, ZERO_TO_ZERO, Example, Walk, aliases, operation_of, path_of, returned_by
+from headgate.channels.trace import aliases
 from headgate.channels.values import Value, as_vector, varies
+from headgate.channels.walk import MOVES, ZERO_TO_ZERO, Walk, operation_of, path_of, returned_by
 
 _CURVES = (
     "sin", "sinh", "asin", "asinh", "tan", "atan", "atanh", "expm1", "log1p", "erf", "sign", "sqrt", "square", "round",

@@ -17,11 +17,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from headgate.channels.example import Example
 from headgate.channels.ledger import Ledger, Solution
 from headgate.channels.plan import STAYS, Axis, Branch
 from headgate.channels.rules import contraction, einsum, recurrent, rule_for
-from headgate.channels.trace import Example, Walk, aliases, export, operation_of, path_of
+from headgate.channels.trace import aliases, export
 from headgate.channels.values import INPUT, Value, on_axis
+from headgate.channels.walk import Walk, operation_of, path_of
 
 _RECURRENT = (recurrent.recurrent, recurrent.cell)
 _READING = (

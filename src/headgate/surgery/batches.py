@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headgate.channels.example import Example
 from headgate.channels.running import said_by
-from headgate.channels.trace import Example
 from headgate.errors import ArgumentError
 
 

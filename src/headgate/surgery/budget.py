@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import OPEN, guarded
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.cost import Latency
 from headgate.errors import ArgumentError
 from headgate.gate import require_finite

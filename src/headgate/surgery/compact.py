@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from headgate.bank import bank_of
+from headgate.channels.example import Example
 from headgate.channels.plan import Plan
 from headgate.channels.running import not_running
-from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError, HeadgateWarning
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
 from headgate.surgery.claim import is_on_the_way

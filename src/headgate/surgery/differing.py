@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headgate.channels.example import Example
 from headgate.channels.running import failing_module
-from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
 
 # How reasons begin.

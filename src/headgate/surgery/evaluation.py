@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.layers import without_fast_paths
 
 # Largest allowed difference relative to the largest output; sums are taken in another order after removal.

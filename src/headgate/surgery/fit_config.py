@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.errors import ConfigError
 from headgate.gated import gates, unwrap
 from headgate.surgery.configuration import Configuration, configuration_of, set_numbers_

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import FLOORS, OWNER, PLACES, SIZES, Bank, bank_of
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.errors import GateError
 from headgate.surgery.insert import Insertion
 from headgate.surgery.keep import multiple_in_units, sites

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from headgate.channels.example import Example
 from headgate.channels.obstacle import Obstacle
 from headgate.channels.plan import STAYS, Branch
 from headgate.channels.silence import Silence, find_silence
-from headgate.channels.trace import BORDER, Example
+from headgate.channels.walk import BORDER
 from headgate.curve import NEVER_ZERO
 from headgate.errors import GateError
 from headgate.gate import Gate, require_finite

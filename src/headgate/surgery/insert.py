@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
+from headgate.channels.example import Example
 from headgate.channels.groups import analysed
 from headgate.channels.plan import Axis, Branch, Group, Plan
-from headgate.channels.trace import Example
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap

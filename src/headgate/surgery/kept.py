@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from headgate.channels.example import Example
 from headgate.channels.plan import Plan
-from headgate.channels.trace import Example, aliases, with_same_tensors
+from headgate.channels.trace import aliases, with_same_tensors
 from headgate.count import Call, count
 from headgate.errors import ArgumentError, GateError, TraceError
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, status, unwrap

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from headgate.arguments import true_or_false
+from headgate.channels.example import Example
 from headgate.channels.groups import analysed
 from headgate.channels.plan import Plan
-from headgate.channels.trace import Example
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import gated_parts
 from headgate.layers import can_write_back

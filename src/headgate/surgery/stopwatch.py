@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_map
 
-from headgate.channels.trace import Example
+from headgate.channels.example import Example
 from headgate.cost import Latency
 from headgate.errors import ArgumentError
 from headgate.surgery.gauge import Gauge

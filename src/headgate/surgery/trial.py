@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headgate.channels.example import Example
 from headgate.channels.held import HEADS
 from headgate.channels.plan import Plan
-from headgate.channels.trace import Example
 from headgate.layers import without_fast_paths
 from headgate.surgery.advice import advised
 from headgate.surgery.counts import with_fitting_counts
