@@ -36,20 +36,24 @@ def rounded(z: Tensor, steepness: Tensor | float) -> Tensor:
 
 
 class Chipped(nn.Module):
-    """A network whose BatchNorm channels, scales and shifts, are multiplied by masks."""
+    """A network whose BatchNorm channels, scales and shifts, are multiplied by masks.
+
+    `psi` is what is learned for channels, in units of `pace`: an optimizer that moves it by as much in every step,
+    whatever its gradient, moves masks that many times as far.
+    """
 
     slope: Tensor
     crispness: Tensor
     rounding: Tensor
 
-    def __init__(self, network: nn.Module, plan: hg.Plan, seed: int) -> None:
+    def __init__(self, network: nn.Module, plan: hg.Plan, seed: int, pace: float = 1.0) -> None:
         super().__init__()
-        self.network, self.plan = network, plan
+        self.network, self.plan, self.pace = network, plan, pace
         found = scales(network)
         self.sizes = {name: len(scale) for name, scale in found.items()}
         first = next(iter(found.values()))
         drawn = torch.rand(sum(self.sizes.values()), generator=torch.Generator().manual_seed(seed))
-        self.psi = nn.Parameter((START * drawn).to(first))
+        self.psi = nn.Parameter((START / pace * drawn).to(first))
         for name, value in (("slope", SLOPE), ("crispness", CRISPNESS), ("rounding", ROUNDING)):
             self.register_buffer(name, torch.tensor(value, dtype=first.dtype, device=first.device))
 
@@ -59,7 +63,7 @@ class Chipped(nn.Module):
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """Of all channels in a row, before and after the step."""
-        z = logistic(self.psi, self.slope)
+        z = logistic(self.pace * self.psi, self.slope)
         return z, heaviside(z, self.crispness)
 
     def weights(self) -> dict[str, Tensor]:

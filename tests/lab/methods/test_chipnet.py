@@ -55,17 +55,39 @@ def test_it_starts_where_the_authors_start() -> None:
     assert model.remaining().item() == pytest.approx(0.882, abs=1e-3)
 
 
-def test_schedules_are_the_authors_for_twenty_epochs_and_the_same_in_fewer() -> None:
-    twenty, five = ChipNet(0.5), ChipNet(0.5, epochs=5)
-    model = chipped(twenty, small_vgg())
-    for epoch in range(20):
-        assert twenty.on_epoch(model, epoch) is False
-        assert model.slope.item() == pytest.approx(1 + 0.02 * epoch)
-        assert model.crispness.item() == pytest.approx(min(256, 2 ** (1 + epoch / 2)))
-        if epoch % 4 == 0:
-            seen = model.slope.item(), model.crispness.item()
-            five.on_epoch(model, epoch // 4)
-            assert (model.slope.item(), model.crispness.item()) == pytest.approx(seen)
+@pytest.mark.parametrize(("epochs", "in_epoch"), [(20, 3), (5, 12), (5, 13), (40, 3)])
+def test_schedules_are_the_authors_for_twenty_epochs_and_as_smooth_in_fewer(epochs: int, in_epoch: int) -> None:
+    method, steps = ChipNet(0.5, epochs=epochs), epochs * in_epoch
+    model = chipped(method, small_vgg())
+    companion = method.companion(model, steps)
+    for epoch in range(epochs):
+        assert method.on_epoch(model, epoch) is False
+        for step in range(epoch * in_epoch, (epoch + 1) * in_epoch):
+            stage = 20 * step // steps
+            assert model.slope.item() == pytest.approx(1 + 0.02 * stage)
+            assert model.crispness.item() == pytest.approx(min(256, 2 ** (1 + stage / 2)))
+            if step % 5 == 0:  # it may be interrupted anywhere
+                state, companion = companion.state_dict(), method.companion(model, steps)
+                companion.load_state_dict(state)
+            companion.step()
+
+
+def test_in_fewer_epochs_masks_start_alike_and_move_as_far() -> None:
+    """Adam moves what is learned for a channel by its rate, whatever the gradient."""
+    starts, ends = [], []
+    for epochs in (20, 5):
+        method = ChipNet(0.5, epochs=epochs)
+        model = method.attach(small_vgg(), IMAGES)
+        assert isinstance(model, Chipped)
+        starts.append(model.masks()[0].tolist())
+        optimizer = torch.optim.AdamW(method.groups(model), lr=1e-3, weight_decay=0.0)
+        for _ in range(10 * epochs):
+            optimizer.zero_grad()
+            model.masks()[0].sum().backward()
+            optimizer.step()
+        ends.append(model.masks()[0].tolist())
+    assert starts[1] == pytest.approx(starts[0], abs=1e-6)
+    assert ends[1] == pytest.approx(ends[0], abs=1e-4) and max(ends[0]) < min(starts[0]) - 0.04
 
 
 def test_counting_gets_sharper_step_by_step_and_no_sharper_than_allowed() -> None:
