@@ -1,7 +1,7 @@
 """Graphs without writes: where a tensor is overwritten, what follows reads a new tensor, so that edges say everything.
 
-torch does this for any graph by tracing it anew, which would be most of an analysis' time. Plain convolutional networks
-write in one way only, `relu_` and the like on a tensor that nobody else will look at: there the same operation without
+torch does this for any graph by tracing it anew, which would be most of an analysis' time. Plain convolutional networks,
+also those that were made smaller, write in one way only, `relu_` and the like on a tensor that nobody else will look at: there the same operation without
 its underscore says the same. A graph with anything else in it goes through torch.
 """
 
@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 OWN_MEMORY = frozenset({
     "conv1d", "conv2d", "conv3d", "linear", "batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "cat",
     "mean", "add", "sub", "mul", "div", "relu", "hardtanh", "leaky_relu", "elu", "silu", "gelu", "sigmoid", "tanh",
-    "hardswish", "hardsigmoid",
+    "hardswish", "hardsigmoid", "index_select", "pad",
 })  # fmt: skip
 # These may return what they were given, or a view of it, and have such a rule too.
 MAY_ALIAS = frozenset({"flatten", "dropout"})
