@@ -1,8 +1,9 @@
 """Graphs without writes: where a tensor is overwritten, what follows reads a new tensor, so that edges say everything.
 
-torch does this for any graph by tracing it anew, which would be most of an analysis' time. Plain convolutional networks,
-also those that were made smaller, write in one way only, `relu_` and the like on a tensor that nobody else will look at: there the same operation without
-its underscore says the same. A graph with anything else in it goes through torch.
+torch does this for any graph by tracing it anew, which would be most of an analysis' time. Plain convolutional
+networks, also those that were made smaller, write in one way only, `relu_` and the like on a tensor that nobody else
+will look at: there the same operation without its underscore says the same. A graph with anything else in it goes
+through torch.
 """
 
 from __future__ import annotations

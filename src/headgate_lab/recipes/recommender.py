@@ -5,9 +5,9 @@ The paper, five runs: RMSE 0.8706 with 32 of 128 hidden units on Flixster (IGMC:
 2.7 by the paper's gate, 19.00 ± 0.11 with exactly 83 by ours. Dropout has 19.13 ± 0.08, and the control, with all 128
 units and no dropout, 19.00 ± 0.10: gates save units, the rest of the gain is the dropout's absence. On Flixster the
 paper's gate has 0.8714 ± 0.0016 with 26 ± 11 units, ours 0.8714 ± 0.0018 with exactly 32, dropout 0.8720 ± 0.0010, the
-control 0.8717 ± 0.0019: with a quarter of the units as good as with all, and not as good as printed. On Douban,
-one seed, on a CPU: 0.7169 with exactly 17 units by ours, better than printed; dropout 0.7183, the control 0.7168. The
-paper's gate, two seeds: 0.7165 with 15 units and 0.7183 with 3: how many it leaves is a matter of the seed.
+control 0.8717 ± 0.0019: with a quarter of the units as good as with all, and not as good as printed. On Douban, on a
+CPU: 0.7169 and 0.7184 (seeds 0 and 1) with exactly 17 units by ours, as printed; dropout 0.7183, the control 0.7168,
+one seed each. The paper's gate: 0.7165 with 15 units and 0.7183 with 3: how many it leaves is a matter of the seed.
 
 `igmc` has dropout on the hidden units of its head; `igmc-dam` has a gate in its place; `control` has neither, which the
 paper does not compare with: what the gate is worth is the difference to that. `ours` is told the paper's dimension: a

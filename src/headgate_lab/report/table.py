@@ -141,7 +141,14 @@ def _value(row: Row, name: str) -> str:
 def _with_spread(value: float | None, sd: float | None, like: str | None) -> str:
     if value is None:
         return NOTHING
-    return alike(value, like) + ("" if sd is None else f" ± {alike(sd, like)}")
+    return alike(value, like) + ("" if sd is None else f" ± {_spread(sd, like)}")
+
+
+def _spread(sd: float, like: str | None) -> str:
+    """In the manner of a printed number; without one, two significant digits, since no more are known."""
+    if like is not None:
+        return alike(sd, like)
+    return f"{sd:.0f}" if sd >= 10 else f"{sd:.2g}"
 
 
 def _runs(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_where_the_paper_prints_no_number_there_is_no_column_for_it(tmp_path: Pa
 def test_the_papers_spread_is_shown() -> None:
     found = sheet(rows("recommender", []))
     assert found.lines[-1][2:4] == ("19.0166 ± 0.0444", "–")
+
+
+def test_a_spread_that_is_only_ours_has_two_digits() -> None:
+    one = rows("recommender", [])[0]
+    spreads = {0.4407: "68.1 ± 0.44", 0.0: "68.1 ± 0", 0.00123: "68.1 ± 0.0012", 1234.5: "68.1 ± 1234"}
+    for sd, told in spreads.items():
+        laid_out = sheet([replace(one, metric="rmse_last", text=None, paper=None, paper_sd=None, ours=68.1, sd=sd)])
+        assert laid_out.lines[0][-2] == told
 
 
 def test_markdown_cannot_break_out_of_a_cell(tmp_path: Path) -> None:
