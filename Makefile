@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format zoo readme results clean
+.PHONY: help demo test fast check lint types format zoo readme results clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -19,6 +19,9 @@ demo: $(READY) ## prune a network on handwritten digits, from training to a file
 # One thread a worker: two workers with two threads each would fight over two cores.
 test: $(READY) ## run the tests, warnings as errors (one test: make test ARGS="-k name")
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+fast: $(READY) ## run three quarters of the tests in less than half of the time: no trainings, no zoo
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" $(ARGS)
 
 check: lint types test ## formatter, linter, strict types, then the tests
 

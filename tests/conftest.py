@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,23 @@ torch.set_num_threads(1)
 # The same examples on every run. No deadline: the first example pays for torch's start.
 settings.register_profile("headgate", deadline=None, max_examples=60, derandomize=True, database=None)
 settings.load_profile("headgate")
+
+# Where networks are trained, whole ones tried or pictures drawn: a quarter of the tests, most of the time.
+SLOW = (
+    "lab/data/test_real_data.py", "lab/engine", "lab/methods", "lab/recipes", "lab/report/test_figures.py",
+    "lab/test_pruning.py", "surgery/test_attention.py", "surgery/test_budget.py", "surgery/test_fit_config.py",
+    "surgery/test_hugging_face.py", "surgery/test_latency_budget.py", "surgery/test_places.py",
+    "surgery/test_silent.py", "surgery/test_timm.py", "surgery/test_transfer.py", "surgery/test_zoo.py",
+    "test_alive.py", "test_examples.py",
+)  # fmt: skip
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those are left out by `make fast`."""
+    for item in items:
+        if any(item.path.is_relative_to(TESTS / place) for place in SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 class Digits(NamedTuple):

@@ -13,6 +13,7 @@ import pytest
 
 import headgate
 from headgate import layers
+from tests.conftest import SLOW, TESTS
 
 SOURCE = Path(__file__).parents[1] / "src"
 PUBLIC = frozenset(headgate.__all__)
@@ -174,3 +175,8 @@ def test_importing_headgate_loads_no_other_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["headgate"]
+
+
+@pytest.mark.parametrize("place", SLOW)
+def test_what_is_called_slow_is_there(place: str) -> None:
+    assert (TESTS / place).exists()

@@ -132,7 +132,6 @@ def test_attention_by_plain_products_is_exact_too(name: str) -> None:
     assert error(outputs(model, example), outputs(hg.compact(model), example)) < LIMIT
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gptj", "falcon", "mamba", "deberta_v2", "modernbert", "bart", "swin", "clip"])
 def test_some_others_are_exact_in_what_they_lose(name: str) -> None:
     model, example = gated(name, order="random:1")

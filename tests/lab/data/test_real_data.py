@@ -55,7 +55,6 @@ def test_mnist() -> None:
     assert_normalises(mnist.NORMALISATION, data.train_images)
 
 
-@pytest.mark.slow
 def test_cifar10() -> None:
     data = cifar.cifar10()
     assert_official(data, (3, 32, 32), (50_000, 10_000))
@@ -70,7 +69,6 @@ def test_cifar10() -> None:
     assert_normalises(cifar.NORMALISATION, data.train_images)
 
 
-@pytest.mark.slow
 def test_cifar100() -> None:
     data = cifar.cifar100()
     assert_official(data, (3, 32, 32), (50_000, 10_000))

@@ -76,7 +76,6 @@ def test_every_kind_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row.paper for row in table if row.place and row.n and row.metric == "accuracy"] == [93.77]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 4], ids=lambda number: beyond.TARGETS[number][0])
 def test_the_smallest_target_of_a_network_can_be_reached(number: int) -> None:
     recipe = beyond.recipes()[2 * number]
