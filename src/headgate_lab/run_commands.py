@@ -84,7 +84,7 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     except (CheckpointError, RecordError) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from the last checkpoint")
+        print("interrupted: the same command goes on from the last checkpoint, or begins anew if there is none yet")
         raise
     for failure in failures:
         print(f"failed: {failure}")
