@@ -30,6 +30,9 @@ class Pointer:
     def __add__(self, more: Tensor | int) -> Pointer:
         return Pointer(self.memory, self.at + more)
 
+    def __sub__(self, less: Tensor | int) -> Pointer:
+        return self + -less
+
     @property
     def dtype(self) -> SimpleNamespace:
         return SimpleNamespace(element_ty=self.memory.dtype)

@@ -23,9 +23,10 @@ from tests import fake_triton
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Everything goes through the kernels, in tiles so small that there are several; what did is returned."""
-    tiles = {"MOST": 16, "FEWEST": 8, "TILE": 128, "FEWEST_ROWS": 2, "MOST_ROWS": 16}
-    programs = {"PROGRAMS": 6, "FEWEST_ADDING": 2, "MOST_ADDING": 3}
-    for name, value in {**tiles, **programs}.items():
+    tiles = {"MOST": 16, "FEWEST": 8, "FEWEST_ROWS": 2, "ROWS_ADDED": 16, "FEWEST_ADDING": 2, "MOST_ADDING": 3}
+    works = ("CONVOLVE", "END", "BACK_THIRD", "BACK_FIRST", "BACK_FIRST_WIDE")
+    small = {name: getattr(bottleneck, name)._replace(numbers=128, most_rows=16, programs=6) for name in works}
+    for name, value in {**tiles, **small}.items():
         monkeypatch.setattr(bottleneck, name, value)
     for module in (bottleneck, convolution):
         imitated = fake_triton.kernels(f"{module.__name__}_kernels", monkeypatch)

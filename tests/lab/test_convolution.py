@@ -23,7 +23,7 @@ from tests import fake_triton
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Everything goes through the kernels, in tiles so small that there are several; what did is returned."""
-    for name, value in {"TALL": 16, "SHORT": 8, "LINES": 3}.items():
+    for name, value in {"TALL": 16, "SHORT": 8, "LINES": 192}.items():
         monkeypatch.setattr(convolution, name, value)
     return fake_triton.used_by(convolution, "are_for_kernels", monkeypatch)
 

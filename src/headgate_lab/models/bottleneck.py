@@ -29,15 +29,32 @@ from headgate_lab.models.rows import RowsConv2d
 
 # Channels of inner images and of the stream that programs can have before them; and how many they write at a time.
 INNER, WIDEST, MOST = 64, 256, 64
-# Numbers that a program has before it, and the fewest and the most rows of them.
-TILE, FEWEST_ROWS, MOST_ROWS = 2048, 16, 128
-WARPS = 4
-# Steps that a program reads ahead.
-AHEAD = 1
-# Programs that share the rows where images are written; and how many do where gradients of weights are added up, so
-# that what they write is about so many numbers.
-PROGRAMS = 256
-FEWEST_ADDING, MOST_ADDING, ADDED = 32, 256, 2**21
+FEWEST_ROWS, WARPS = 16, 4
+# Programs that share the rows where gradients of weights are added up: so many that what they write is about so many
+# numbers, and that each has so many rows.
+FEWEST_ADDING, MOST_ADDING, ADDED, ROWS_ADDED = 64, 256, 2**20, 128
+
+
+class Work(NamedTuple):
+    """How a kernel's work is divided: as was fastest with five networks side by side (of some eighty ways, on an H200).
+
+    Attributes:
+        numbers: that a program has before it, if it has neither fewer than the fewest nor more than the most rows.
+        most_rows: as it says.
+        ahead: steps that a program reads ahead.
+        programs: that share the rows; what adds up gradients of weights has its own number.
+    """
+
+    numbers: int
+    most_rows: int
+    ahead: int
+    programs: int = 0
+
+
+CONVOLVE, END = Work(8192, 128, 2, 256), Work(2048, 128, 1, 512)
+# Back through the third convolution; through the first, from at most so many channels and from more.
+BACK_THIRD, BACK_FIRST, BACK_FIRST_WIDE = Work(8192, 64, 1), Work(2048, 32, 2), Work(4096, 64, 1)
+NARROW = 32
 
 
 def is_fast_for(block: Any, x: Tensor) -> bool:
@@ -158,7 +175,7 @@ class WeightSums:
 
     def __init__(self, weights: Sequence[Tensor], images: Tensor) -> None:
         self.weights, self.sizes = weights, [weight.numel() for weight in weights]
-        rows = -(-images[:, 0].numel() // MOST_ROWS)
+        rows = -(-images[:, 0].numel() // ROWS_ADDED)
         lines = max(1, min(rows, MOST_ADDING, max(FEWEST_ADDING, ADDED // sum(self.sizes))))
         self.lines = torch.empty((lines, sum(self.sizes)), device=images.device)
 
@@ -208,9 +225,9 @@ def _shape(x: Tensor, weight: Tensor) -> Shape:
     return Shape(x[:, 0].numel(), inputs, outputs, (weight.stride(0), weight.stride(1)))
 
 
-def _tiles(rows: int, read: int, written: int) -> Tiles:
+def _tiles(work: Work, rows: int, read: int, written: int) -> Tiles:
     wide, part = max(FEWEST, power_of_two(read)), min(MOST, max(FEWEST, power_of_two(written)))
-    tall = min(MOST_ROWS, max(FEWEST_ROWS, TILE // max(wide, part)))
+    tall = min(work.most_rows, max(FEWEST_ROWS, work.numbers // max(wide, part)))
     return Tiles(tall, wide, part, -(-rows // tall), -(-written // part))
 
 
@@ -219,14 +236,14 @@ def _convolved(
 ) -> tuple[Tensor, Tensor]:
     """Images, and the sums of their channels, counted from `origin`, unless the stream is added."""
     x, how = read.images, _shape(read.images, weight)
-    tiles = _tiles(how.rows, how.inputs, how.outputs)
-    lines = tiles.lines(PROGRAMS)
+    tiles = _tiles(CONVOLVE, how.rows, how.inputs, how.outputs)
+    lines = tiles.lines(CONVOLVE.programs)
     result = _images(x, how.outputs)
     partial = torch.empty((2, lines, how.outputs), device=x.device)
     _kernels().convolve[lines, tiles.across](
         x, read.known.times, read.known.plus, weight, x if stream is None else stream, result,
         partial if origin is None else origin, partial, *how.told, lines, stream is not None,
-        tiles.tall, tiles.read, tiles.written, num_warps=WARPS, num_stages=AHEAD,
+        tiles.tall, tiles.read, tiles.written, num_warps=WARPS, num_stages=CONVOLVE.ahead,
     )  # fmt: skip
     return result, partial
 
@@ -238,11 +255,12 @@ def _gone_back(gradient: Tensor, weight: Tensor, read: Normed, sums: Part, *, wr
     """
     x, how = read.images, _shape(read.images, weight)
     passed = torch.empty_like(x) if writes else x
-    tiles, lines = _tiles(how.rows, how.outputs, how.inputs), len(sums.lines)
+    work = BACK_THIRD if writes else BACK_FIRST if how.outputs <= NARROW else BACK_FIRST_WIDE
+    tiles, lines = _tiles(work, how.rows, how.outputs, how.inputs), len(sums.lines)
     partial = torch.empty((2, lines, how.inputs), device=x.device)
     _kernels().go_back[lines, tiles.across](
         gradient, weight, x, *read.known, passed, partial, sums.lines, *how.told, lines, *sums.steps, writes,
-        tiles.tall, tiles.written, tiles.read, num_warps=WARPS, num_stages=AHEAD,
+        tiles.tall, tiles.written, tiles.read, num_warps=WARPS, num_stages=work.ahead,
     )  # fmt: skip
     return passed, norm.finished_back(partial, read.known, how.rows)
 
@@ -250,11 +268,11 @@ def _gone_back(gradient: Tensor, weight: Tensor, read: Normed, sums: Part, *, wr
 def _ended(gradient: Tensor, weight: Tensor, read: Normed, back: Back, stream: Tensor) -> Tensor:
     """The gradient of what the first norm read, and of the stream."""
     x, known, how = read.images, read.known, _shape(read.images, weight)
-    passed, tiles = torch.empty_like(x), _tiles(how.rows, how.outputs, how.inputs)
-    lines = tiles.lines(PROGRAMS)
+    passed, tiles = torch.empty_like(x), _tiles(END, how.rows, how.outputs, how.inputs)
+    lines = tiles.lines(END.programs)
     _kernels().end[lines, tiles.across](
         gradient, weight, x, known.times, known.plus, back.along, back.more, stream, passed, *how.told, lines,
-        tiles.tall, tiles.written, tiles.read, num_warps=WARPS, num_stages=AHEAD,
+        tiles.tall, tiles.written, tiles.read, num_warps=WARPS, num_stages=END.ahead,
     )  # fmt: skip
     return passed
 

@@ -24,10 +24,12 @@ from headgate_lab.models.kernel_images import (
 
 # Channels that a program can have before it, the fewest that Triton multiplies, and what they must be a multiple of.
 MOST, FEWEST, EIGHT = 64, 16, 8
-# Pixels that a program has before it at a time, where channels are up to 32 and where they are more.
+# Pixels that a program has before it at a time, where channels are up to 32 and where they are more. Twice as many
+# where a result is written, where channels are few.
 TALL, SHORT = 128, 64
-# Programs for each tap that add up the gradient of a weight.
-LINES = 64
+# Programs for each three taps that add up the gradient of a weight, times the channels that they write; and how many
+# steps they read ahead.
+LINES, AHEAD = 2048, 2
 
 
 def convolved(layer: nn.Module, x: Tensor) -> Tensor:
@@ -79,8 +81,9 @@ def product(x: Tensor, weight: Tensor, *, turned: bool = False) -> Tensor:
     result = torch.empty(
         (images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
     )
-    sizes, tiles = _sizes(x, outputs)
-    _kernels().convolve[(-(-sizes[0] // tiles[0]),)](x, weight, result, *sizes, turned, *tiles)
+    sizes, (tall, *wide) = _sizes(x, outputs)
+    tall = 2 * tall if tall == TALL else tall
+    _kernels().convolve[(-(-sizes[0] // tall),)](x, weight, result, *sizes, turned, tall, *wide)
     return result
 
 
@@ -88,9 +91,9 @@ def slopes(x: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of the weight, added up in two steps: no order of execution can change it."""
     inputs, outputs = x.shape[1], gradient.shape[1]
     sizes, tiles = _sizes(x, outputs)
-    lines = min(LINES, -(-sizes[0] // tiles[0]))
+    lines = min(LINES // tiles[2], -(-sizes[0] // tiles[0]))
     partial = torch.empty((lines, outputs, 3, 3, inputs), device=x.device)
-    _kernels().slopes[lines, 9](x, gradient, partial, *sizes, lines, *tiles)
+    _kernels().slopes[lines, 3](x, gradient, partial, *sizes, lines, *tiles, num_stages=AHEAD)
     return partial.sum(0).permute(0, 3, 1, 2)
 
 

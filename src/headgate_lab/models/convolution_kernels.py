@@ -65,20 +65,30 @@ def slopes(
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ):
-    """The gradient of one tap of the weight from one program's rows: `partial` is (lines, outputs, taps, inputs)."""
+    """The gradient of three taps side by side from one program's rows: `partial` is (lines, outputs, taps, inputs)."""
     inputs, outputs = input_eights * 8, output_eights * 8
-    tap = tl.program_id(1)
+    below = tl.program_id(1) - 1
     read = tl.arange(0, INPUTS)
     written = tl.arange(0, OUTPUTS)
-    total = tl.zeros([OUTPUTS, INPUTS], dtype=tl.float32)
+    known, wanted = (read < inputs)[None, :], (written < outputs)[:, None]
+    of_left = tl.zeros([OUTPUTS, INPUTS], dtype=tl.float32)
+    of_middle = tl.zeros([OUTPUTS, INPUTS], dtype=tl.float32)
+    of_right = tl.zeros([OUTPUTS, INPUTS], dtype=tl.float32)
     for start in range(tl.program_id(0) * TILE_ROWS, rows, lines * TILE_ROWS):
         row = start + tl.arange(0, TILE_ROWS)
-        below, beside = (row // width) % height + (tap // 3 - 1), row % width + (tap % 3 - 1)
-        inside = (row < rows) & (below >= 0) & (below < height) & (beside >= 0) & (beside < width)
-        at = (row + (tap // 3 - 1) * width + (tap % 3 - 1))[:, None] * inputs + read[None, :]
-        value = tl.load(x + at, mask=inside[:, None] & (read < inputs)[None, :], other=0.0)
+        down, right = (row // width) % height + below, row % width
+        inside = (row < rows) & (down >= 0) & (down < height)
         at = written[:, None] + row[None, :] * outputs
-        slope = tl.load(gradient + at, mask=(written < outputs)[:, None] & (row < rows)[None, :], other=0.0)
-        total = tl.dot(slope, value, total)
-    at = ((tl.program_id(0) * outputs + written[:, None]) * 9 + tap) * inputs + read[None, :]
-    tl.store(partial + at, total, mask=(written < outputs)[:, None] & (read < inputs)[None, :])
+        slope = tl.load(gradient + at, mask=wanted & (row < rows)[None, :], other=0.0)
+        at = x + (row + below * width)[:, None] * inputs + read[None, :]
+        value = tl.load(at - inputs, mask=(inside & (right > 0))[:, None] & known, other=0.0)
+        of_left = tl.dot(slope, value, of_left)
+        value = tl.load(at, mask=inside[:, None] & known, other=0.0)
+        of_middle = tl.dot(slope, value, of_middle)
+        value = tl.load(at + inputs, mask=(inside & (right < width - 1))[:, None] & known, other=0.0)
+        of_right = tl.dot(slope, value, of_right)
+    first = (tl.program_id(0) * outputs + written[:, None]) * 9 + 3 * tl.program_id(1)
+    at = partial + first * inputs + read[None, :]
+    tl.store(at, of_left, mask=wanted & known)
+    tl.store(at + inputs, of_middle, mask=wanted & known)
+    tl.store(at + 2 * inputs, of_right, mask=wanted & known)
