@@ -291,9 +291,8 @@ class Budget:
         self._size = self._gauge.size(settled)
         if self._bake:
             bake_inserted_(self._bank)
-            # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again. So does
-            # what compaction keeps besides: it is paid for, and learns in the small network too.
-            getattr(self._bank.root, OPEN).copy_(guarded(self._gauge.opened(self._gauge.filled(settled))))
+            # What closes now is cut; what reopens has been multiplied by its mask, zero, and may grow again.
+            getattr(self._bank.root, OPEN).copy_(guarded(self._gauge.opened_at_rest(settled)))
         else:
             now = self._gauge.kept()
             self._bank.offset.copy_(torch.where(settled == now, self._bank.offset, self._bank.offset_leaving(settled)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -14,13 +13,13 @@ from torch.utils._pytree import tree_map
 
 from headgate.bank import bank_of
 from headgate.channels.example import Example
-from headgate.channels.plan import Plan
 from headgate.channels.running import not_running
-from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError, HeadgateWarning
+from headgate.errors import ArgumentError, CompactionError, ConfigError, GateError
 from headgate.gated import gated_parts, refuse_gated_parts, require_gates, unwrap
 from headgate.surgery.claim import is_on_the_way
 from headgate.surgery.configuration import configuration_of
-from headgate.surgery.decided import decided
+from headgate.surgery.constants import CarrierError, Closed, carry_constants_
+from headgate.surgery.decided import carrying, decided
 from headgate.surgery.evaluation import evaluated, tolerance_of
 from headgate.surgery.fit_config import follow_
 from headgate.surgery.hand import (
@@ -33,11 +32,10 @@ from headgate.surgery.hand import (
     placed_gates,
 )
 from headgate.surgery.insert import INSERTION, Insertion, discard_gates_
-from headgate.surgery.keep import Keep
 from headgate.surgery.misuse import warn_of_a_cut_on_the_way
 from headgate.surgery.rollback import undone_on_failure
 from headgate.surgery.shrink import shrink_
-from headgate.surgery.trial import difference, in_double, largest_error, made_in_double, silence_
+from headgate.surgery.trial import difference, in_double, made_in_double
 from headgate.unmask import folded_weights, write_all_
 
 
@@ -70,9 +68,7 @@ def compact(
         TraceError: torch.export cannot trace a model with hand-placed gates.
 
     Warns:
-        HeadgateWarning: gates that were placed before a norm have closed channels, and the outputs differ by more than
-            rounding, since the constants that these channels left behind are dropped. It says by how much. Or a budget
-            steers the gates and is not met yet.
+        HeadgateWarning: a budget steers the gates and is not met yet.
     """
     _check_options(outputs, unremovable)
     root = unwrap(model, "compact")
@@ -86,22 +82,19 @@ def compact(
         )
     if (bank := bank_of(root)) is not None and is_on_the_way(bank):
         warn_of_a_cut_on_the_way()
-    small, reference, dropped = copy.deepcopy(root), root, list[str]()
+    small = copy.deepcopy(root)
     if insertion is not None:
         units, keep = decided(root, insertion, "compact")
         _fold_inserted_(small)
+        _carry_(small, insertion, carrying(root, insertion, units))
         shrink_(small, insertion.plan, keep)
-        dropped = [name for name in units if name in insertion.before_norm and not bool(units[name].all())]
-        reference = _without_constants(root, insertion.plan, keep) if dropped else root
     given = insertion.example.following(small) if insertion and example is None else Example.of(example)
     variants = list(_variations(given))
     # Before anything looks at gates that were placed by hand: they may not fit the tensors that they meet.
-    expected = [_expected(reference, variant) for variant in variants]
+    expected = [_expected(root, variant) for variant in variants]
     narrowing = cut_placed_gates_(small, given, outputs, unremovable) if by_hand else ()
     for variant, wanted in zip(variants, expected, strict=True):
-        _check_equal(reference, small, variant, wanted, narrowing)
-    if dropped:
-        _warn_of_difference(root, small, given, narrowing, dropped)
+        _check_equal(root, small, variant, wanted, narrowing)
     _let_config_follow_(small, given)
     return small
 
@@ -120,6 +113,18 @@ def _fold_inserted_(model: nn.Module) -> None:
     values = folded_weights(model)
     discard_gates_(model)
     write_all_(values)
+
+
+def _carry_(small: nn.Module, insertion: Insertion, closed: list[Closed]) -> None:
+    """What gates before norms have closed, and left these as constants, is passed on by what stays of it."""
+    if closed:
+        try:
+            carry_constants_(small, insertion.plan, closed, insertion.example.following(small))
+        except CarrierError as error:
+            raise CompactionError(
+                f"compact: constants that gates before a norm left behind cannot be carried by one channel: {error}; "
+                "please report the model"
+            ) from error
 
 
 def _check_options(outputs: str, unremovable: str) -> None:
@@ -198,26 +203,3 @@ def _difference_in_double(
     with made_in_double():
         expected, got = evaluated(gated, given), evaluated(small, given)
     return difference(narrowed(expected, narrowing), narrowed(got, ()), tolerance)
-
-
-def _without_constants(root: nn.Module, plan: Plan, keep: Keep) -> nn.Module:
-    """The full-size network without gates, in which nothing reads what goes: what an inexact removal must equal."""
-    silenced = copy.deepcopy(root)
-    remove_gates_(silenced)
-    silence_(silenced, plan, keep)
-    return silenced
-
-
-def _warn_of_difference(
-    gated: nn.Module, small: nn.Module, example: Example, narrowing: Narrowing, dropped: list[str]
-) -> None:
-    expected, got = narrowed(evaluated(gated, example), narrowing), narrowed(evaluated(small, example), ())
-    if (error := largest_error(expected, got)) > tolerance_of(small, expected):
-        others = f" and {len(dropped) - 3} more" if len(dropped) > 3 else ""
-        warnings.warn(
-            f"compact: what gates before a norm have closed is not removed exactly (placement='before_norm'): it left "
-            f"the norm as constants, which are dropped ({', '.join(dropped[:3])}{others}). On the example the outputs "
-            f"differ by {error:.1e} of their size",
-            HeadgateWarning,
-            stacklevel=4,
-        )

@@ -30,6 +30,7 @@ class Gauge:
         columns: for every unit of every gate, its place in a state.
         units: how many places a state has, besides one that is always kept.
         multiple: for every gate, the number of units to whose multiples compaction fills up.
+        carried: gates before a norm, of whose closed units one stays.
         whole: gates whose units stay, whatever is open; of these, `vanishing` ones go when nothing is open.
     """
 
@@ -38,6 +39,7 @@ class Gauge:
     columns: Tensor
     units: int
     multiple: Tensor
+    carried: Tensor
     whole: Tensor
     vanishing: Tensor
 
@@ -50,6 +52,7 @@ class Gauge:
             sizes_of=None if self.sizes_of is None else self.sizes_of.to(device),
             columns=self.columns.to(device),
             multiple=self.multiple.to(device),
+            carried=self.carried.to(device),
             whole=self.whole.to(device),
             vanishing=self.vanishing.to(device),
         )
@@ -95,8 +98,12 @@ class Gauge:
         return totals[0], (totals[0] - totals[1:]) / fewer.clamp_min(1)
 
     def _fewer(self, kept: Tensor) -> Tensor:
-        """How many units of every gate close next: up to a multiple, or all where nothing goes until all do."""
-        together = torch.where(self.whole & self.vanishing, kept, self.multiple)
+        """How many units of every gate close next: up to a multiple, or all where nothing goes until all do.
+
+        Of the first ones that a gate before a norm closes one stays, so that it closes one more.
+        """
+        first = (self.carried & (kept == self.sizes)).to(kept.dtype)
+        together = torch.where(self.whole & self.vanishing, kept, self.multiple + first)
         return torch.minimum(together, (kept - self.least).clamp_min(0))
 
     def by_name(self, kept: Tensor) -> dict[str, int]:
@@ -147,7 +154,8 @@ class Gauge:
 
     def _grown(self, kept: Tensor, size: int, target: int) -> Tensor:
         while size < target:
-            more = torch.minimum(self.multiple.expand_as(kept), self.sizes - kept)
+            more = torch.minimum(self.multiple + self.carried, self.sizes - kept)
+            more = torch.where(self.carried & (more < self.sizes - kept), self.multiple, more)
             totals = self._totals(kept + torch.diag(more))
             fitting = torch.where((totals <= target) & (totals > size), totals, -1)
             chosen = int(fitting.argmax())
@@ -163,10 +171,18 @@ class Gauge:
         return self.sizes_of.total(self._states(kept))
 
     def filled(self, kept: Tensor) -> Tensor:
-        """With what compaction keeps besides: multiples, and branches of full width."""
-        filled = torch.minimum(-(-kept // self.multiple) * self.multiple, self.sizes)
+        """With what compaction keeps besides: multiples, what carries constants, and branches of full width."""
+        filled = torch.minimum(-(-(kept + self.carried) // self.multiple) * self.multiple, self.sizes)
         whole = self.whole & ~(self.vanishing & (kept == 0))
         return torch.where(whole, self.sizes, filled)
+
+    def opened_at_rest(self, kept: Tensor) -> Tensor:
+        """For every unit of every gate whether it may be open when each gate keeps so many, which cost as much.
+
+        What compaction keeps besides is paid for, and learns in the small network too, but for what carries constants.
+        """
+        filled = self.filled(kept)
+        return self.opened(filled - (self.carried & (filled < self.sizes)).to(filled.dtype))
 
     def _states(self, kept: Tensor) -> Tensor:
         states = torch.ones(len(kept), self.units + 1, dtype=torch.bool, device=kept.device)
@@ -202,4 +218,5 @@ def gauge_of(root: nn.Module, insertion: Insertion, of: str, example: Example | 
     whole, goes = torch.tensor(full), torch.tensor(vanishing)
     known, channels = sites(insertion.plan), insertion.multiple_of
     multiple = torch.tensor([multiple_in_units(insertion.plan, known[gate.name], channels) for gate in bank.gates])
-    return Gauge(bank, sizes, columns, layout.units, multiple, whole, goes).on(bank.offset.device)
+    carried = torch.tensor([gate.name in insertion.before_norm for gate in bank.gates])
+    return Gauge(bank, sizes, columns, layout.units, multiple, carried, whole, goes).on(bank.offset.device)

@@ -12,12 +12,13 @@ from headgate.arguments import true_or_false, whole_number
 from headgate.bank import Bank, GateSpec, InsertedGate, bank_of, install_bank_
 from headgate.channels.example import Example
 from headgate.channels.groups import analysed
-from headgate.channels.plan import Axis, Branch, Group, Plan
+from headgate.channels.plan import Branch, Group, Plan
 from headgate.curve import Scale
 from headgate.errors import ArgumentError, GateError
 from headgate.gated import refuse_gated_parts, unwrap
 from headgate.masked import attach_
 from headgate.orders import Order, places_of
+from headgate.surgery.constants import Rows, with_proven_carriers
 from headgate.surgery.keep import Site, channels_each, first_names, sites
 from headgate.surgery.placement import Placement, put_masks_on_, rows_before_norm
 from headgate.surgery.planning import planned
@@ -35,7 +36,7 @@ Branches = Literal["narrow", "full"]
 class Insertion:
     """What was decided when gates were inserted, for everything that follows: plan, options, and the example.
 
-    `before_norm` names the gates that act before a norm, whose removal is not exact.
+    `before_norm` names the gates that act before a norm: of what they close, one unit stays (`constants`).
     """
 
     plan: Plan
@@ -87,8 +88,8 @@ def insert_gates_(
             block does is to add it; a narrow one also takes along what only feeds it where the block stays.
         multiple_of: compaction keeps widths, in channels, at multiples of this, by keeping closed units where needed.
         placement: "exact" masks what reads a group. "before_norm", for comparison with the paper, masks the rows of the
-            layer that writes it wherever a norm follows (not for streams): a closed channel then leaves the norm as a
-            constant, and `compact`, which drops it, warns and says by how much the outputs differ.
+            layer that writes it wherever a norm follows (not for streams, nor where a trial fails): a closed channel
+            then leaves the norm as a constant, and one closed channel of each such gate stays to pass them all on.
 
     Raises:
         ArgumentError: an argument that cannot be, by name, or an example that the model does not run on.
@@ -108,19 +109,19 @@ def insert_gates_(
     if not chosen:
         raise GateError(f"insert_gates_: nothing in {type(model).__name__} can be gated:\n{plan}")
     places, count_from = _places(chosen, order)
+    rows = _rows_before_norm(model, plan, given, chosen) if placement == "before_norm" else {}
     bank = Bank(model, _specs(chosen, plan, floor), START, SPAN, STEEPNESS, FUNCTION, scale, count_from)
     with undone_on_failure(model):
         install_bank_(model, bank, places)
-        rows = _rows_before_norm(model, plan, chosen) if placement == "before_norm" else {}
         setattr(model, INSERTION, Insertion(plan, branches, multiple_of, given, frozenset(rows)))
         attach_(model)
         put_masks_on_(model, bank, plan, chosen, rows)
     return bank.views()
 
 
-def _rows_before_norm(model: nn.Module, plan: Plan, chosen: list[Site]) -> dict[str, tuple[Axis, ...]]:
-    rows = {site.name: rows_before_norm(model, plan, site) for site in chosen if isinstance(site, Group)}
-    return {name: axes for name, axes in rows.items() if axes}
+def _rows_before_norm(model: nn.Module, plan: Plan, given: Example, chosen: list[Site]) -> Rows:
+    rows = rows_before_norm(model, plan, (site for site in chosen if isinstance(site, Group)))
+    return with_proven_carriers(model, plan, given, rows)
 
 
 def _specs(chosen: list[Site], plan: Plan, floor: int) -> tuple[GateSpec, ...]:

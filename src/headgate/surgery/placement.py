@@ -1,11 +1,13 @@
 """Where gates act: which weights the mask of each site multiplies.
 
-The exact placement is on what reads a group. The paper's is on the rows of the layer that writes it, before a norm:
-there a closed channel leaves the norm as a constant, which its readers still see and removal drops.
+The library's placement is on what reads a group. The paper's is on the rows of the layer that writes it, before a norm:
+there a closed channel leaves the norm as a constant, which its readers still see (`constants`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Literal
 
@@ -17,25 +19,30 @@ from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.trace import aliases
 from headgate.masked import put_mask_on_
+from headgate.surgery.constants import norms_of
 from headgate.surgery.keep import Site
 
 Placement = Literal["exact", "before_norm"]
 
 
-def rows_before_norm(model: nn.Module, plan: Plan, group: Group) -> tuple[Axis, ...]:
-    """Rows, weight and bias, of the layer that writes the group before a norm: where the paper has its gates.
+def rows_before_norm(model: nn.Module, plan: Plan, groups: Iterable[Group]) -> dict[str, tuple[Axis, ...]]:
+    """Of groups that go through a norm, by name, the rows of the layer that writes them: where the paper has its gates.
 
-    Nothing for streams, which have many writers, and for groups with no norm or not exactly one convolution or linear
-    map to write them: their gates stay on the read side.
+    Those in which one channel may stand for others: groups that one convolution or linear map writes, that only such
+    maps read, and whose norms have a scale and a shift. Gates of other groups stay on the read side, those of streams,
+    which have many writers, among them.
     """
-    normalised = any(
-        unit in group.units for numbers in plan.widths.values() for number in numbers for unit in plan.units_at(number)
-    )
-    if group.stream or not normalised:
-        return ()
-    maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
-    own = {f"{path}.{leaf}" for path in maps for leaf in ("weight", "bias")}
-    return tuple(axis for axis in group.writers if axis[0] in own) if len(maps) == 1 else ()
+    names = Counter(aliases(model).values())
+    found: dict[str, tuple[Axis, ...]] = {}
+    for group in groups:
+        norms = norms_of(plan, group)
+        shifted = all((f"{path}.{leaf}", 0) in plan.axes for path in norms for leaf in ("weight", "bias"))
+        read = all(_is_map(model, name) and names[name] == 1 for name, _ in group.readers)
+        maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
+        if norms and shifted and read and len(maps) == 1 and not (group.stream or plan.parts_of_heads(group)):
+            own = {f"{maps[0]}.{leaf}" for leaf in ("weight", "bias")}
+            found[group.name] = tuple(axis for axis in group.writers if axis[0] in own)
+    return found
 
 
 def _is_map(model: nn.Module, name: str) -> bool:
@@ -47,7 +54,7 @@ def _is_map(model: nn.Module, name: str) -> bool:
 
 
 def put_masks_on_(
-    model: nn.Module, bank: Bank, plan: Plan, chosen: list[Site], before_norm: dict[str, tuple[Axis, ...]]
+    model: nn.Module, bank: Bank, plan: Plan, chosen: list[Site], before_norm: Mapping[str, tuple[Axis, ...]]
 ) -> None:
     """One mask per weight and axis that reads a gated group, and per axis of a branch's or reader's own gate.
 

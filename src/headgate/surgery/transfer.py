@@ -14,6 +14,8 @@ from headgate.errors import GateError, OptimizerError
 from headgate.gated import gates, refuse_gated_parts, unwrap
 from headgate.surgery.apply import sliced
 from headgate.surgery.heirs import Heir, Indices, heirs_of
+from headgate.surgery.insert import INSERTION, Insertion
+from headgate.surgery.keep import first_names
 
 # Their state, or what they do to a matrix, is not element by element.
 _NOT_BY_ELEMENT = frozenset({"Adafactor", "LBFGS", "Muon", "SOAP", "Shampoo"})
@@ -48,8 +50,9 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         (torch.Size([7, 4]), [])
 
     Raises:
-        GateError: a gate that is not baked, or a small model that cannot be of this one: one without the recipe that
-            `compact` and `shrink` leave, with other parameters, or that kept other units than the gates leave.
+        GateError: a gate that is not baked, one before a norm that closed something, or a small model that cannot be of
+            this one: one without the recipe that `compact` and `shrink` leave, with other parameters, or that kept
+            other units than the gates leave.
         OptimizerError: an optimizer whose state is not element by element, by name; or one that holds no parameter of
             the model. It is as it was.
     """
@@ -60,6 +63,7 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         )
     refuse_gated_parts(root, "transfer_", "transfer_(optimizer, {}, small) goes by the part and its smaller twin")
     _check_baked(root)
+    _check_not_carried(root)
     if type(optimizer).__name__ in _NOT_BY_ELEMENT:
         raise OptimizerError(
             f"transfer_: the state of {type(optimizer).__name__} is not element by element; make a new optimizer"
@@ -87,6 +91,16 @@ def _check_baked(root: nn.Module) -> None:
         raise GateError(
             f"transfer_: the masks of {', '.join(loose[:3])}{' and more' if len(loose) > 3 else ''} have not moved "
             "into the weights: bake_(model) before compact, or wait until the budget is met"
+        )
+
+
+def _check_not_carried(root: nn.Module) -> None:
+    insertion = getattr(root, INSERTION, None)
+    before_norm = insertion.before_norm if isinstance(insertion, Insertion) else frozenset[str]()
+    if closed := [name for name, gate in gates(root).items() if name in before_norm and not bool(gate.keep().all())]:
+        raise GateError(
+            f"transfer_: {first_names(closed)} closed channels before a norm, and compact has moved the constants that "
+            "these left behind into other weights, which the optimizer does not know: make a new optimizer"
         )
 
 

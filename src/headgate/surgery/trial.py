@@ -166,12 +166,6 @@ def difference(expected: Any, got: Any, tolerance: float) -> str | None:
     return None
 
 
-def largest_error(expected: Any, got: Any) -> float:
-    """The largest difference between two nested outputs of the same shapes, relative to the largest entry."""
-    pairs = zip(tree_flatten(expected)[0], tree_flatten(got)[0], strict=True)
-    return max((_error(a, b) for a, b in pairs if isinstance(a, Tensor)), default=0.0)
-
-
 def _error(left: Tensor, right: Tensor) -> float:
     """The largest difference relative to the largest entry; whole numbers and truth values are equal or not."""
     if not left.numel():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from abc import ABC
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -15,9 +13,6 @@ from torch import Tensor, nn
 import headgate as hg
 from headgate_lab.methods.contract import Method
 
-# Lower than any gate's span: nothing is open there.
-SHUT = -100.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method, ABC):
@@ -25,7 +20,7 @@ class Gated(Method, ABC):
 
     Attributes:
         by_hand: the network has its gates already; none is inserted.
-        before_norm: gates stand before BatchNorm, as the paper's do, and what is removed is not removed exactly.
+        before_norm: gates stand before BatchNorm, as the paper's do.
         permutation: instead of one `order` for all, every site has a random one of its own, drawn from this seed;
             branches and readers of a stream with a gate have the stream's.
     """
@@ -68,37 +63,11 @@ class Gated(Method, ABC):
         return {name: gate.keep() for name, gate in hg.gates(model).items()}
 
     def small(self, model: nn.Module, example: Tensor) -> nn.Module:
-        """The compacted network, which checks itself against the gated one; the same if it has no gates any more.
-
-        Before BatchNorm it cannot be equal and would warn: there, accuracies before and after tell how far it is. A
-        branch of which a layer has nothing open writes only what its norms make of nothing; it goes as a whole.
-        """
+        """The compacted network, which checks itself against the gated one; the same if it has no gates any more."""
         if not hg.gates(model):
             return model
-        with torch.autocast(example.device.type, enabled=False), warnings.catch_warnings():
-            if self.before_norm:
-                warnings.simplefilter("ignore", hg.HeadgateWarning)
-                model = without_empty_branches(model, example)
+        with torch.autocast(example.device.type, enabled=False):
             return hg.compact(model, example)
-
-
-def without_empty_branches(model: nn.Module, example: Tensor) -> nn.Module:
-    """The model; if residual branches have a layer with nothing open, a copy in which these branches write nothing."""
-    shut = {name for name, gate in hg.gates(model).items() if not bool(gate.keep().any())}
-    if not shut:
-        return model
-    plain, closed = copy.deepcopy(model), copy.deepcopy(model)
-    hg.remove_gates_(plain)
-    plan, gates = hg.find_groups(plain, example), hg.gates(closed)
-    homes = {group.name: {name.rpartition(".")[0] for name, _ in group.writers} for group in plan.groups}
-    with torch.no_grad():
-        for branch in plan.branches:
-            empty = [name for name in shut if name in homes and homes[name] <= set(branch.inner)]
-            if empty and branch.name in gates:
-                gates[branch.name].offset.fill_(SHUT)
-                for name in empty:  # where it stands is all the same now, but one unit has to be open
-                    gates[name].offset.fill_(0.0)
-    return closed
 
 
 def permutations(model: nn.Module, example: Tensor, seed: int) -> dict[str, Tensor]:

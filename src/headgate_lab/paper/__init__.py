@@ -13,8 +13,8 @@ from headgate_lab.paper.slimming import SLIMMING
 
 __all__ = ["PAPER", "Number", "Part"]
 
-# The paper's accuracies are those of networks with gates before BatchNorm in them, from which removing what is closed
-# is not exact: what has to be compared with them is the accuracy before that.
+# The paper's accuracies are those of networks with gates before BatchNorm in them. Small networks have the same, but
+# for older ones, which were cut without what closed channels add: what is to be compared is the accuracy before that.
 BEFORE = ("accuracy_before",)
 
 PAPER: dict[str, Part] = {

@@ -133,8 +133,8 @@ def results(
 ) -> Metrics:
     """What the test images say and sizes, also against `full` parameters, of the model with everything closed removed.
 
-    `further` has more to say about that model. A network with a layer of which nothing is left has died, and so has one
-    that has diverged: it has no size.
+    `further` has more to say about that model. A network that answers the same whatever it is asked has died, and so
+    has one that has diverged, or whose method would cut all of a layer: it has no size.
     """
     network.model.eval()
     measure = network.task.measure
@@ -145,6 +145,8 @@ def results(
     try:
         small = network.method.small(network.model, example)
     except (hg.GateError, hg.ArgumentError):  # a gate has closed a layer; a method would cut all of one
+        return dead
+    if _is_constant(small, example):
         return dead
     left = sum(parameter.numel() for parameter in small.parameters())
     kept = network.kept()
@@ -160,6 +162,13 @@ def results(
         **told,
         **({} if further is None else further(small, test)),
     }
+
+
+@torch.no_grad()
+def _is_constant(model: nn.Module, example: Tensor) -> bool:
+    """Whether two images, or whatever it is that the example has two of, get one answer."""
+    first, second = model.eval()(example[:2])
+    return torch.allclose(first, second, rtol=1e-6, atol=0.0)
 
 
 def half_cosine(epoch: int, epochs: int) -> float:

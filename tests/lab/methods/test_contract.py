@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import headgate as hg
 from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.methods.contract import Method
-from headgate_lab.methods.dam import Dam
+from headgate_lab.methods.dam import Dam, in_the_paper_s_way
 from headgate_lab.methods.l1 import L1, Masked
 from headgate_lab.methods.narrower import Narrower, parameters, widest
 from headgate_lab.methods.one_shot import OneShot
@@ -23,6 +23,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "dam": lambda size: Dam(3.0, offset_lr=0.5),
     "dam, settled": lambda size: Dam(3.0, cold_start=1, settle=2, offset_lr=1.0),
     "dam, the paper's way": lambda size: Dam(3.0, offset_update="plain", scale="plain", floor=1, streams=False),
+    "dam, before norms": lambda size: in_the_paper_s_way(3.0, 0),
     "budgeted": lambda size: Budgeted(size // 3, floor=1),
     "one-shot": lambda size: OneShot(size // 2),
     "l1": lambda size: L1(20.0),

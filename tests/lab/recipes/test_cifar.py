@@ -76,7 +76,9 @@ def test_every_method_runs_and_is_recorded(tmp_path: Path, monkeypatch: pytest.M
     assert run(jobs, place, Lines(), together=4) == []
     found = {record["setting"]: record["metrics"]["final"] for record in read_runs(tmp_path, "cifar")}
     assert found["preresnet20 cifar10 dense"]["params"] == full
-    assert 0 <= found["preresnet20 cifar10 paper strength 0.3"]["pruned_channels"] < 100
+    in_the_paper_s_way = found["preresnet20 cifar10 paper strength 0.3"]
+    assert 0 <= in_the_paper_s_way["pruned_channels"] < 100
+    assert in_the_paper_s_way["accuracy"] == pytest.approx(in_the_paper_s_way["accuracy_before"], abs=1e-9)
     for method in ("ours", "narrower", "found"):
         left = found[f"preresnet20 cifar10 {method} {full // 3:,} parameters"]
         assert 0.8 * (full // 3) < left["params"] <= full // 3

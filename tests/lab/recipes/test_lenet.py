@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
+from headgate_lab.models.lenet import LeNet5
 from headgate_lab.recipes import lenet
 from headgate_lab.recipes.classification import half_cosine
 from headgate_lab.recipes.lenet import LeNet
@@ -86,3 +88,18 @@ def test_a_dead_network_is_recorded_as_such(tmp_path: Path) -> None:
     assert run([job], place, Lines()) == []
     (record,) = read_runs(tmp_path, "lenet")
     assert (record["metrics"]["final"]["dead"], record["metrics"]["final"]["params"]) == (1, None)
+
+
+class Deaf(LeNet5):
+    """Says the same of every image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.zeros_like(x))
+
+
+def test_a_network_that_says_one_thing_of_all_images_is_dead_too() -> None:
+    job = Job(LeNet("lenet5", "tanh", 0.0, "narrower", None, 61_706, length=1, batch_size=8), 0)
+    training: Any = LeNet.start([job], torch.device("cpu"))
+    training.networks[0].model.__class__ = Deaf
+    (final,) = training.finish()
+    assert (final["dead"], final["params"]) == (1, None)

@@ -42,6 +42,13 @@ def test_methods_meet_at_the_size_and_the_dense_network_at_every_one(tmp_path: P
     assert "| vgg19 | cifar10 | 264,000 parameters | 90.92 |" in markdown(found)
 
 
+def test_what_is_the_same_with_gates_is_told_once(tmp_path: Path) -> None:
+    final = {"accuracy": 91.99, "accuracy_before": 92.0, "params": 270_000}
+    write(tmp_path, "cifar", {**VGG, "method": "paper", "strength": 0.5}, 0, final)
+    (line,) = by_size("cifar", list(read_runs(tmp_path, "cifar"))).lines
+    assert line[4] == "91.99 at 270k"
+
+
 def test_recipes_that_differ_otherwise_stand_one_after_the_other(tmp_path: Path) -> None:
     ours = {"method": "ours", "params": 264_000}
     (line,) = laid(tmp_path, (ours, 0, 91.0, 1), ({**ours, "length": 100}, 0, 90.0, 1)).lines
