@@ -104,13 +104,17 @@ def kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def used_by(module: ModuleType, asks: str, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Whatever images `module` asks about by the name `asks` go through its kernels, which run here; those that did."""
+    """Images that `module` asks about by the name `asks` go through its kernels, which run here; those that did.
+
+    Not while the network is traced, as on a GPU.
+    """
     imitated = kernels(f"{module.__name__}_kernels", monkeypatch)
     taken: list[Tensor] = []
 
     def all_are(x: Tensor) -> bool:
-        taken.append(x)
-        return True
+        if plain := type(x) is Tensor:
+            taken.append(x)
+        return plain
 
     monkeypatch.setattr(module, "_kernels", lambda: imitated)
     monkeypatch.setattr(module, asks, all_are)
