@@ -19,6 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from headgate_lab.models import bottleneck, convolution, norm
+from headgate_lab.models.preresnet import Bottleneck
+
 
 @dataclass
 class Pointer:
@@ -119,6 +122,27 @@ def used_by(module: ModuleType, asks: str, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setattr(module, "_kernels", lambda: imitated)
     monkeypatch.setattr(module, asks, all_are)
     return taken
+
+
+def for_preresnets(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """All kernels that PreResNets go through run here; the images that did."""
+    for module in (bottleneck, convolution):
+        imitated = kernels(f"{module.__name__}_kernels", monkeypatch)
+        monkeypatch.setattr(module, "_kernels", lambda imitated=imitated: imitated)
+    return used_by(norm, "are_for_kernels", monkeypatch)
+
+
+def blocks_computed(monkeypatch: pytest.MonkeyPatch) -> list[Bottleneck]:
+    """The bottlenecks that go through kernels from now on."""
+    blocks: list[Bottleneck] = []
+    original = bottleneck.computed
+
+    def noted(block: Bottleneck, x: Tensor) -> Tensor:
+        blocks.append(block)
+        return original(block, x)
+
+    monkeypatch.setattr(bottleneck, "computed", noted)
+    return blocks
 
 
 def modules() -> dict[str, ModuleType]:

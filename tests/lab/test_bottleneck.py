@@ -14,7 +14,7 @@ import headgate as hg
 from headgate_lab.engine.stand_in import stand_in
 from headgate_lab.methods.norm_channels import scales
 from headgate_lab.methods.slimming import Slimmed
-from headgate_lab.models import bottleneck, convolution, norm
+from headgate_lab.models import bottleneck, norm
 from headgate_lab.models.preresnet import Bottleneck, PreResNet
 from headgate_lab.models.rows import RowsConv2d
 from tests import fake_triton
@@ -28,10 +28,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     small = {name: getattr(bottleneck, name)._replace(numbers=128, most_rows=16, programs=6) for name in works}
     for name, value in {**tiles, **small}.items():
         monkeypatch.setattr(bottleneck, name, value)
-    for module in (bottleneck, convolution):
-        imitated = fake_triton.kernels(f"{module.__name__}_kernels", monkeypatch)
-        monkeypatch.setattr(module, "_kernels", lambda imitated=imitated: imitated)
-    return fake_triton.used_by(norm, "are_for_kernels", monkeypatch)
+    return fake_triton.for_preresnets(monkeypatch)
 
 
 def block(stream: int, first: int, second: int) -> Bottleneck:
@@ -127,15 +124,7 @@ def test_networks_learn_the_same(
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Bottleneck]:
     """The blocks that went through the kernels."""
-    blocks: list[Bottleneck] = []
-    original = bottleneck.computed
-
-    def noted(block: Bottleneck, x: Tensor) -> Tensor:
-        blocks.append(block)
-        return original(block, x)
-
-    monkeypatch.setattr(bottleneck, "computed", noted)
-    return blocks
+    return fake_triton.blocks_computed(monkeypatch)
 
 
 class Doubled(nn.Conv2d):

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from headgate_lab.engine import network
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
-from headgate_lab.models import bottleneck, convolution, norm
-from headgate_lab.models.preresnet import Bottleneck, PreResNet
+from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar
 from tests import fake_triton
 from tests.lab.recipes.few_images import few_images
@@ -42,31 +40,15 @@ def few(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(20, classes, width / 2))
 
 
-def everything_is_fast(monkeypatch: pytest.MonkeyPatch) -> list[Bottleneck]:
-    """The kernels run here, and odd widths have stand-ins; the blocks that went through kernels."""
-    blocks: list[Bottleneck] = []
-    original = bottleneck.computed
-
-    def noted(block: Bottleneck, x: Tensor) -> Tensor:
-        blocks.append(block)
-        return original(block, x)
-
-    monkeypatch.setattr(bottleneck, "computed", noted)
-    monkeypatch.setattr(network, "STAND_INS_ON", ("cpu",))
-    for module in (bottleneck, convolution):
-        imitated = fake_triton.kernels(f"{module.__name__}_kernels", monkeypatch)
-        monkeypatch.setattr(module, "_kernels", lambda imitated=imitated: imitated)
-    fake_triton.used_by(norm, "are_for_kernels", monkeypatch)
-    return blocks
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", WAYS)
 def test_a_training_ends_as_without_them(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for rounding, and which of channels that are nearly equal are cut."""
     few(method, monkeypatch)
     plain = recorded(method, tmp_path / "plain")
-    blocks = everything_is_fast(monkeypatch)
+    blocks = fake_triton.blocks_computed(monkeypatch)
+    fake_triton.for_preresnets(monkeypatch)
+    monkeypatch.setattr(network, "STAND_INS_ON", ("cpu",))
     fast = recorded(method, tmp_path / "fast")
     assert blocks
     losses = {name: plain["epochs"][name] for name in ("loss", "validation_loss")}
