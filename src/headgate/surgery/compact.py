@@ -122,8 +122,7 @@ def _carry_(small: nn.Module, insertion: Insertion, closed: list[Closed]) -> Non
             carry_constants_(small, insertion.plan, closed, insertion.example.following(small))
         except CarrierError as error:
             raise CompactionError(
-                f"compact: constants that gates before a norm left behind cannot be carried by one channel: {error}; "
-                "please report the model"
+                f"compact: constants that gates before a norm left behind cannot be carried by one channel: {error}"
             ) from error
 
 

@@ -1,9 +1,10 @@
 """What a gate before a norm has closed leaves that norm as constants; one closed channel can pass on all of them.
 
-A closed channel is one number wherever its reader looks, but for the padding of a convolution, which is the same for
-all. Each is therefore a multiple of any other one, and what a reader sums of them is that one times a sum of weights.
-So one closed channel stays, the carrier: its norm makes 1 of everything, and its weights in what reads it become those
-of all that go, each times its constant. That is exact, also at borders, and needs no layer of ours.
+Where `channels.constants` allows it, a closed channel is one number wherever its reader looks, but for the padding of a
+convolution, which is the same for all. Each is therefore a multiple of any other one, and what a reader sums of them is
+that one times a sum of weights. So one closed channel stays, the carrier: its norm makes 1 of everything, and its
+weights in what reads it become those of all that go, each times its constant. That is exact, also at borders, and needs
+no layer of ours.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ class _Carrying:
         for one in closed:
             for name, axis in one.group.readers:
                 self.readers.setdefault(name, []).append((axis, one))
+        norms = norms_of(plan)
         self.scales, self.shifts = (
-            [(f"{path}.{leaf}", one) for one in closed for path in norms_of(plan, one.group)]
-            for leaf in ("weight", "bias")
+            [(f"{path}.{leaf}", one) for one in closed for path in norms[one.group.name]] for leaf in ("weight", "bias")
         )
         self.seen: dict[str, Tensor] = {}
 
@@ -107,7 +108,7 @@ class _Carrying:
                 self.tensors[name][self._places((name, 0), one.group, [one.carrier])] = value
         after = self._pass(example, self._give_)
         if (problem := difference(before, after, TOLERANCE)) is not None:
-            raise CarrierError(problem)
+            raise CarrierError(f"{problem}; please report the model")
 
     def _pass(self, example: Example, look: Callable[[str, Tensor], None]) -> Any:
         """What the model returns. Each reader's input is looked at, channels first, just before it is read."""
@@ -129,7 +130,7 @@ class _Carrying:
             for handle in handles:
                 handle.remove()
         if odd := [name for name, count in calls.items() if count != 1]:
-            raise CarrierError(f"{odd[0]} is used {calls[odd[0]]} times, not once")
+            raise CarrierError(f"{odd[0]} is used {calls[odd[0]]} times, not once; please report the model")
         return outputs
 
     def _see(self, name: str, x: Tensor) -> None:
@@ -162,20 +163,23 @@ def _multiples(name: str, constants: Tensor, of: Tensor) -> Tensor:
         CarrierError: one of them is no multiple.
     """
     constants, of = constants.flatten(2), of.flatten(1)
+    if not bool(constants.isfinite().all()):
+        raise CarrierError(f"what {name} reads of closed channels is not finite: weights or statistics have diverged")
     square = of.square().sum(-1)
     times = torch.where(square > 0, (constants * of).sum(-1) / square, 0.0)
     if not bool((constants - times[..., None] * of).abs().max() <= TOLERANCE * constants.abs().max()):
-        raise CarrierError(f"what {name} reads of closed channels is not alike")
+        raise CarrierError(f"what {name} reads of closed channels is not alike; please report the model")
     return times
 
 
-def norms_of(plan: Plan, group: Group) -> list[str]:
-    """The paths of the norms that a group goes through."""
-    return [
-        path
-        for path, numbers in plan.widths.items()
-        if any(unit in group.units for number in set(numbers) for unit in plan.units_at(number))
-    ]
+def norms_of(plan: Plan) -> dict[str, list[str]]:
+    """By the names of groups, the paths of the norms that they go through."""
+    owner = {unit: group.name for group in plan.groups for unit in group.units}
+    found: dict[str, list[str]] = {group.name: [] for group in plan.groups}
+    for path, numbers in plan.widths.items():
+        for name in sorted({owner[unit] for number in set(numbers) for unit in plan.units_at(number)}):
+            found[name].append(path)
+    return found
 
 
 def _channel_dim(module: nn.Module, x: Tensor) -> int:

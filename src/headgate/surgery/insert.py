@@ -88,8 +88,8 @@ def insert_gates_(
             block does is to add it; a narrow one also takes along what only feeds it where the block stays.
         multiple_of: compaction keeps widths, in channels, at multiples of this, by keeping closed units where needed.
         placement: "exact" masks what reads a group. "before_norm", for comparison with the paper, masks the rows of the
-            layer that writes it wherever a norm follows (not for streams, nor where a trial fails): a closed channel
-            then leaves the norm as a constant, and one closed channel of each such gate stays to pass them all on.
+            layer that writes it wherever a norm follows and closed channels are constants from there on (not those of
+            streams): one closed channel of each such gate stays in the small model, to pass on all of them.
 
     Raises:
         ArgumentError: an argument that cannot be, by name, or an example that the model does not run on.
@@ -120,7 +120,7 @@ def insert_gates_(
 
 
 def _rows_before_norm(model: nn.Module, plan: Plan, given: Example, chosen: list[Site]) -> Rows:
-    rows = rows_before_norm(model, plan, (site for site in chosen if isinstance(site, Group)))
+    rows = rows_before_norm(model, plan, (site for site in chosen if isinstance(site, Group)), given)
     return with_proven_carriers(model, plan, given, rows)
 
 

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import Bank
+from headgate.channels.constants import SilentLayers
+from headgate.channels.example import Example
 from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
-from headgate.channels.trace import aliases
+from headgate.channels.trace import aliases, export
+from headgate.errors import TraceError
 from headgate.masked import put_mask_on_
 from headgate.surgery.constants import norms_of
 from headgate.surgery.keep import Site
@@ -25,32 +28,41 @@ from headgate.surgery.keep import Site
 Placement = Literal["exact", "before_norm"]
 
 
-def rows_before_norm(model: nn.Module, plan: Plan, groups: Iterable[Group]) -> dict[str, tuple[Axis, ...]]:
+def rows_before_norm(
+    model: nn.Module, plan: Plan, groups: Iterable[Group], example: Example
+) -> dict[str, tuple[Axis, ...]]:
     """Of groups that go through a norm, by name, the rows of the layer that writes them: where the paper has its gates.
 
-    Those in which one channel may stand for others: groups that one convolution or linear map writes, that only such
-    maps read, and whose norms have a scale and a shift. Gates of other groups stay on the read side, those of streams,
-    which have many writers, among them.
+    Those in which one channel may stand for others: groups that one convolution or linear map writes and that only such
+    maps read, by which time a silent channel has become a constant. Gates of other groups stay on the read side, those
+    of streams, which have many writers, among them; all do where the model cannot be traced as a whole.
     """
-    names = Counter(aliases(model).values())
-    found: dict[str, tuple[Axis, ...]] = {}
+    names = aliases(model)
+    uses, norms = Counter(names.values()), norms_of(plan)
+    rows: dict[str, tuple[Axis, ...]] = {}
     for group in groups:
-        norms = norms_of(plan, group)
-        shifted = all((f"{path}.{leaf}", 0) in plan.axes for path in norms for leaf in ("weight", "bias"))
-        read = all(_is_map(model, name) and names[name] == 1 for name, _ in group.readers)
         maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
-        if norms and shifted and read and len(maps) == 1 and not (group.stream or plan.parts_of_heads(group)):
+        read = all(_is_map(model, name) and uses[name] == 1 for name, _ in group.readers)
+        if read and len(maps) == 1 and norms[group.name] and not (group.stream or plan.parts_of_heads(group)):
             own = {f"{maps[0]}.{leaf}" for leaf in ("weight", "bias")}
-            found[group.name] = tuple(axis for axis in group.writers if axis[0] in own)
-    return found
+            rows[group.name] = tuple(axis for axis in group.writers if axis[0] in own)
+    if not rows:
+        return {}
+    try:
+        graph = SilentLayers(export(model, example, training=False, operation="insert_gates_"), names)
+    except TraceError:
+        return {}
+    found = {group.name: group for group in plan.groups}
+    return {name: axes for name, axes in rows.items() if graph.leave_constants(found[name], axes, norms[name])}
 
 
 def _is_map(model: nn.Module, name: str) -> bool:
-    """Whether this is the weight of a convolution or linear map that sums over all its inputs."""
+    """Whether this is the weight of one of torch's convolutions or linear maps that sums over all its inputs."""
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
-    whole = isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1
-    return leaf == "weight" and (whole or isinstance(module, nn.Linear))
+    if leaf != "weight" or not type(module).__module__.startswith("torch.nn.modules."):
+        return False
+    return isinstance(module, nn.Linear) or (isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1)
 
 
 def put_masks_on_(

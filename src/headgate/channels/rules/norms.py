@@ -94,9 +94,13 @@ _BATCH_NORMS = (
     "native_batch_norm", "batch_norm", "_batch_norm_with_update_functional", "_batch_norm_no_update",
 )  # fmt: skip
 
+_GROUP_NORMS = ("group_norm", "native_group_norm")
+# Those that leave units apart.
+OF_CHANNELS = frozenset({*_BATCH_NORMS, "instance_norm", *_GROUP_NORMS})
+
 RULES: dict[str, Callable[[Step], Value | tuple[Value, ...]]] = {
     **dict.fromkeys(_BATCH_NORMS, batch_norm),
     "instance_norm": instance_norm,
-    **dict.fromkeys(("group_norm", "native_group_norm"), group_norm),
+    **dict.fromkeys(_GROUP_NORMS, group_norm),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), layer_norm),
 }

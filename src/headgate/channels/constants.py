@@ -1,0 +1,156 @@
+"""What a group's channels are, where they are read, once the layer that writes them returns zeros: constants?
+
+An argument about the graph, in evaluation mode: whatever the model is given, and however large it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, TypeAlias
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from headgate.channels.plan import Axis, Group
+from headgate.channels.rules.norms import OF_CHANNELS
+from headgate.channels.walk import operation_of
+
+# A channel is one number everywhere, or one number times what is the same for all channels: what padding with zeros
+# makes of ones, for instance.
+Pattern: TypeAlias = Literal["flat", "spread"]
+
+_MAPS = frozenset({
+    "linear", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+})  # fmt: skip
+# Number by number, by no other tensor; what is more than zero stays so.
+_ACTIVATIONS = frozenset({
+    "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh", "hardtanh",
+    "hardswish", "hardsigmoid", "softplus",
+})  # fmt: skip
+_MOVES = frozenset({
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "clone",
+    "contiguous", "alias", "detach",
+})  # fmt: skip
+_DROPOUTS = frozenset({"dropout", "feature_dropout"})
+_RANKS = ("1d", "2d", "3d")
+# The largest of equal numbers, beside which padding does not count.
+_LARGEST = frozenset({f"{kind}{rank}" for rank in _RANKS for kind in ("max_pool", "adaptive_max_pool")})
+_LARGEST |= {f"{kind}_with_indices" for kind in _LARGEST}
+# Means of equal numbers, and copies.
+_MEANS = frozenset({f"{kind}{rank}" for rank in _RANKS for kind in ("adaptive_avg_pool", "_adaptive_avg_pool")})
+_MEANS |= {"mean", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"}
+_MEANS |= {f"{kind}{rank}" for rank in _RANKS for kind in ("upsample_nearest", "_upsample_nearest_exact")}
+# Sums in which the border has a part.
+_SUMS = frozenset({"sum", *(f"avg_pool{rank}" for rank in _RANKS)})
+_PADS = frozenset({"pad", "constant_pad_nd"})
+
+
+class SilentLayers:
+    """An evaluation graph in which layers fall silent. `names` is `aliases` of the model."""
+
+    def __init__(self, program: ExportedProgram, names: Mapping[str, str]) -> None:
+        targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs}
+        nodes = list(program.graph.nodes)
+        held = ((node, targets.get(node.name)) for node in nodes if node.op == "placeholder")
+        self.names = {node: names.get(str(target), str(target)) for node, target in held if target is not None}
+        self.places = {node: place for place, node in enumerate(nodes)}
+        self._used = {name: list(node.users) for node, name in self.names.items()}
+
+    def leave_constants(self, group: Group, rows: Collection[Axis], norms: Collection[str]) -> bool:
+        """Whether a group is constant where it is read, once by each reader, when the layer that writes it is silent.
+
+        `rows` are that layer's weight and bias. `norms` are the paths of those that the channels must have gone
+        through, by a scale and a shift.
+        """
+        layers = {name: self._layer(name) for name, _ in (*rows, *group.readers) if name.endswith("weight")}
+        (writer,) = (layers[name] for name, _ in rows if name.endswith("weight"))
+        readers = {layers[name] for name, _ in group.readers}
+        if writer is None or None in readers:
+            return False
+        following = _Following(self, norms)
+        if not following.reach(writer, readers):
+            return False
+        met = following.met | {name for name, _ in rows}
+        normed = all(f"{path}.{leaf}" in met for path in norms for leaf in ("weight", "bias"))
+        # Whatever else has these channels would write into them too.
+        return normed and {name for name, _ in group.writers} <= met
+
+    def _layer(self, weight: str) -> Node | None:
+        """The only use of a weight, if that is as a linear map's or a convolution's."""
+        used = self._used.get(weight, [])
+        alone = len(used) == 1 and operation_of(used[0]) in _MAPS
+        return used[0] if alone and self.names.get(used[0].args[1]) == weight else None
+
+
+class _Following:
+    """The way from a silent layer to what reads it, with what is known of every node; `met` are tensors on the way."""
+
+    def __init__(self, graph: SilentLayers, norms: Collection[str]) -> None:
+        self._names, self._places, self._norms = graph.names, graph.places, norms
+        self._patterns: dict[Node, Pattern] = {}
+        self.met: set[str] = set()
+
+    def reach(self, writer: Node, readers: Collection[Node | None]) -> bool:
+        """Whether all readers read constants, and nothing else does anything with them that is not known."""
+        self._patterns[writer] = "flat"
+        waiting, reached = set(writer.users), set[Node]()
+        while waiting:
+            node = min(waiting, key=self._places.__getitem__)
+            waiting.remove(node)
+            sources = [source for source in node.all_input_nodes if source in self._patterns]
+            if node in readers and sources == [node.args[0]]:
+                reached.add(node)
+                continue
+            pattern = self._after(node, sources)
+            if pattern is None:
+                return False
+            self._patterns[node] = pattern
+            waiting |= set(node.users)
+        return reached == set(readers)
+
+    def _after(self, node: Node, sources: list[Node]) -> Pattern | None:
+        """What an operation makes of it; None where that cannot be said."""
+        name, pattern = operation_of(node), self._patterns[sources[0]]
+        if node.op != "call_function" or len(sources) > 1:
+            return None
+        if name == "getitem":
+            return pattern if node.args[1] == 0 or not node.users else None
+        if name == "cat":
+            return pattern
+        if pattern == "flat" and name in OF_CHANNELS:
+            return self._normed(_arguments(node), sources[0])
+        if pattern == "flat" and name == "prelu":
+            self.met.add(self._names.get(_arguments(node)["weight"], ""))
+            return pattern
+        if node.all_input_nodes != sources:
+            return None
+        if name in _MOVES or name in _MEANS or (name in _DROPOUTS and not _arguments(node)["train"]):
+            return pattern
+        if name in _SUMS:
+            return "spread"
+        if name in _PADS:
+            return _padded(_arguments(node), pattern)
+        kept = name in _LARGEST or (name in _ACTIVATIONS and _arguments(node).get("max_val", 1.0) > 0)
+        return "flat" if pattern == "flat" and kept else None
+
+    def _normed(self, given: Mapping[str, Any], source: Node) -> Pattern | None:
+        """By a scale and a shift, and statistics, that belong to one of the norms."""
+        tensors = {key: self._names.get(value, "") for key, value in given.items() if isinstance(value, Node)}
+        path = tensors.get("weight", "").rpartition(".")[0]
+        own = {key: f"{path}.{key}" for key in tensors if given[key] is not source}
+        if path not in self._norms or {key: tensors[key] for key in own} != own or not own.keys() >= {"weight", "bias"}:
+            return None
+        self.met |= set(own.values())
+        return "flat"
+
+
+def _padded(given: Mapping[str, Any], pattern: Pattern) -> Pattern | None:
+    if given.get("mode", "constant") != "constant":
+        return pattern
+    return "spread" if not given.get("value") else None
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """By the names of the operation's schema."""
+    schema: Any = getattr(node.target, "_schema")  # noqa: B009 - no type has it
+    return dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
