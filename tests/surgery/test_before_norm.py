@@ -253,6 +253,11 @@ UNSAFE: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], tuple[Any, ...
         lambda: between(lambda net, y, x: torch.cat([y.relu(), (-y).relu()], 1), out=nn.Linear(8, 2)),
         (wide(),), (wide(3),),
     ),
+    "beside what depends on the input": (
+        lambda: between(
+            lambda net, y, x: torch.cat([y, x.mean(1, keepdim=True).expand_as(y)], 2).mean((2, 3)), conv(3, 4)
+        ), (0 * SMALL,), (SMALL,),
+    ),
     "a reader called twice": (
         lambda: between(lambda net, y, x: y.relu() + 0 * net.out(net.norm(net.a(2 * x))).sum()), (wide(),), (wide(3),)
     ),

@@ -6,7 +6,7 @@ An argument about the graph, in evaluation mode: whatever the model is given, an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -18,6 +18,14 @@ from headgate.channels.walk import operation_of
 # A channel is one number everywhere, or one number times what is the same for all channels: what padding with zeros
 # makes of ones, for instance.
 Pattern: TypeAlias = Literal["flat", "spread"]
+
+
+class Silent(NamedTuple):
+    """What channels have become in an activation, and the dimension along which they lie, as far as that is known."""
+
+    pattern: Pattern
+    channel: int | None
+
 
 _MAPS = frozenset({
     "linear", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -31,6 +39,10 @@ _MOVES = frozenset({
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "clone",
     "contiguous", "alias", "detach",
 })  # fmt: skip
+# Those after which the channels may lie along another dimension that is not looked for.
+_RESHAPES = frozenset(
+    {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "mean", "sum"}
+)
 _DROPOUTS = frozenset({"dropout", "feature_dropout"})
 _RANKS = ("1d", "2d", "3d")
 # The largest of equal numbers, beside which padding does not count.
@@ -87,36 +99,37 @@ class _Following:
 
     def __init__(self, graph: SilentLayers, norms: Collection[str]) -> None:
         self._names, self._places, self._norms = graph.names, graph.places, norms
-        self._patterns: dict[Node, Pattern] = {}
+        self._known: dict[Node, Silent] = {}
         self.met: set[str] = set()
 
     def reach(self, writer: Node, readers: Collection[Node | None]) -> bool:
         """Whether all readers read constants, and nothing else does anything with them that is not known."""
-        self._patterns[writer] = "flat"
+        self._known[writer] = Silent("flat", _written_along(writer))
         waiting, reached = set(writer.users), set[Node]()
         while waiting:
             node = min(waiting, key=self._places.__getitem__)
             waiting.remove(node)
-            sources = [source for source in node.all_input_nodes if source in self._patterns]
+            sources = [source for source in node.all_input_nodes if source in self._known]
             if node in readers and sources == [node.args[0]]:
                 reached.add(node)
                 continue
             pattern = self._after(node, sources)
             if pattern is None:
                 return False
-            self._patterns[node] = pattern
+            self._known[node] = Silent(pattern, _still_along(node, self._known[sources[0]].channel))
             waiting |= set(node.users)
         return reached == set(readers)
 
     def _after(self, node: Node, sources: list[Node]) -> Pattern | None:
         """What an operation makes of it; None where that cannot be said."""
-        name, pattern = operation_of(node), self._patterns[sources[0]]
+        name, (pattern, channel) = operation_of(node), self._known[sources[0]]
         if node.op != "call_function" or len(sources) > 1:
             return None
         if name == "getitem":
             return pattern if node.args[1] == 0 or not node.users else None
         if name == "cat":
-            return pattern
+            # Elsewhere than among channels, others would follow where these are constant.
+            return pattern if _dim(node, "dim") == channel is not None else None
         if pattern == "flat" and name in OF_CHANNELS:
             return self._normed(_arguments(node), sources[0])
         if pattern == "flat" and name == "prelu":
@@ -148,6 +161,32 @@ def _padded(given: Mapping[str, Any], pattern: Pattern) -> Pattern | None:
     if given.get("mode", "constant") != "constant":
         return pattern
     return "spread" if not given.get("value") else None
+
+
+def _written_along(layer: Node) -> int:
+    """The dimension of the channels that a linear map or convolution returns, batch or not."""
+    outputs, weight = layer.meta["val"].dim(), layer.args[1].meta["val"].dim()  # type: ignore[union-attr]
+    return int(outputs - max(weight - 1, 1))
+
+
+def _still_along(node: Node, channel: int | None) -> int | None:
+    """The dimension along which channels lie after an operation that leaves them apart."""
+    name = operation_of(node)
+    if channel is None or name in _RESHAPES:
+        return None
+    if name == "permute":
+        dims = _arguments(node)["dims"]
+        return [dim % len(dims) for dim in dims].index(channel)
+    if name == "transpose":
+        swapped = {_dim(node, "dim0"): _dim(node, "dim1"), _dim(node, "dim1"): _dim(node, "dim0")}
+        return swapped.get(channel, channel)
+    return channel
+
+
+def _dim(node: Node, name: str) -> int:
+    """An argument that counts dimensions, from the front."""
+    value: Any = node.meta["val"]
+    return int(_arguments(node).get(name, 0)) % int(value.dim())
 
 
 def _arguments(node: Node) -> dict[str, Any]:
