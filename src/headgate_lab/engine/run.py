@@ -125,7 +125,11 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> 
             saved = time.monotonic()
             wait = place.seconds_before_the_next(saved - now)
     if len(reasons) < len(jobs):
-        _finish(jobs, training, progress, reasons, place, watch)
+        try:
+            _finish(jobs, training, progress, reasons, place, watch)
+        except BaseException:  # what was learned does not depend on what is made of it
+            save_checkpoint(path, training, progress)
+            raise
     path.unlink(missing_ok=True)
     return [Failure(jobs[number], reason) for number, reason in reasons.items()]
 

@@ -116,6 +116,27 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, monkeypatc
     assert not list((tmp_path / "broken" / "line").glob("*.pt"))
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_was_learned_outlives_an_end_that_fails(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [Job(StraightLine(2.0, length=6), seed) for seed in range(2)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=2)
+    place, watch = replace(here(tmp_path / "broken"), seconds_between_checkpoints=1000.0), Silent()
+
+    def failing(training: Lined) -> list[Metrics]:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(Lined, "finish", failing)
+        run(jobs, place, watch, together=2)
+    assert run(jobs, place, watch, together=2) == []
+    assert watch.began == [0, 6]
+    for job in jobs:
+        assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
+    assert not checkpoint_path(place.out, jobs).exists()
+
+
 def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path) -> None:
     jobs = [Job(StraightLine(3.0, length=40, pause=0.01), seed) for seed in range(2)]
     run(jobs, here(tmp_path / "whole"), Silent(), together=2)
