@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import headgate as hg
-from headgate.errors import CompactionError
+from headgate.errors import CompactionError, HeadgateWarning
 from headgate.masked import gated, mask_on
+from headgate.surgery import constants
 from headgate.surgery.insert import INSERTION
 from headgate_lab.models.preresnet import PreResNet
 from tests.surgery.exactness import LIMIT, error, in_double, move_offsets_, outputs, parameters, randomise_
@@ -370,6 +371,27 @@ def test_constants_that_turn_out_to_differ_are_refused_by_name(monkeypatch: pyte
     model[2] = nn.Softmax(dim=1)
     with pytest.raises(CompactionError, match=r"carried by one channel: what 3\.weight reads of closed channels"):
         hg.compact(model)
+
+
+@torch.no_grad()
+def test_a_trial_that_fails_against_all_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = constants._multiples
+
+    def failing(name: str, *given: Tensor) -> Tensor:
+        if name == "6.weight":
+            raise constants.CarrierError("by a test")
+        return original(name, *given)
+
+    monkeypatch.setattr(constants, "_multiples", failing)
+    model = nn.Sequential(
+        *(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU()),
+        *(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)),
+    )
+    with pytest.warns(HeadgateWarning, match=r"'before_norm' is not kept for '3': a trial failed"):
+        hg.insert_gates_(randomise_(model).double(), X, floor=1, placement="before_norm")
+    assert getattr(model, INSERTION).before_norm == {"0"}
+    move_offsets_(model, 1)
+    assert error([model(X)], [hg.compact(model)(X)]) < LIMIT
 
 
 def test_an_optimizer_is_not_transferred() -> None:

@@ -10,6 +10,7 @@ no layer of ours.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 from headgate.channels.example import Example
 from headgate.channels.plan import STAYS, Axis, Group, Plan
+from headgate.errors import HeadgateWarning
+from headgate.surgery.keep import first_names
 from headgate.surgery.trial import TOLERANCE, difference, in_double, randomised, run_in_double
 
 # By the name of a group, the rows of the layer that writes it, where the masks of its gate are.
@@ -60,6 +63,9 @@ def with_proven_carriers(model: nn.Module, plan: Plan, example: Example, rows: R
     """Of these groups, those in which one channel can stand for others: tried, with every second unit closed.
 
     On a randomised copy, with all groups at once, and one after the other if that fails.
+
+    Warns:
+        HeadgateWarning: by which groups it failed, since their gates are not where they were asked for then.
     """
     groups = {group.name: group for group in plan.groups}
     drawn, given = randomised(model, seed=0), in_double(example)
@@ -78,7 +84,15 @@ def with_proven_carriers(model: nn.Module, plan: Plan, example: Example, rows: R
 
     if can_carry(list(rows)):
         return rows
-    return {name: axes for name, axes in rows.items() if can_carry([name])}
+    proven = {name: axes for name, axes in rows.items() if can_carry([name])}
+    if failed := [name for name in rows if name not in proven]:
+        warnings.warn(
+            f"insert_gates_: placement='before_norm' is not kept for {first_names(failed)}: a trial failed, though "
+            "closed channels should be constants there. Their gates are on what reads them; please report the model",
+            HeadgateWarning,
+            stacklevel=4,
+        )
+    return proven
 
 
 class _Carrying:

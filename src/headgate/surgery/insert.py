@@ -96,6 +96,9 @@ def insert_gates_(
         GateError: the model is wrapped, has inserted gates already, or nothing in it can be removed. It is as it was.
         ShapeError: a hand-placed gate does not fit the tensor that it meets, by its path.
         TraceError: `torch.export` can trace neither the model nor a part of it.
+
+    Warns:
+        HeadgateWarning: a trial has shown that gates cannot stand before a norm where they should be able to, by name.
     """
     _check_insertable(model)
     floor, multiple_of = _at_least_one("floor", floor), _at_least_one("multiple_of", multiple_of)

@@ -19,6 +19,9 @@ T = TypeVar("T")
 Metric = float | int | None | Sequence[Any]
 Metrics = Mapping[str, Metric]
 
+# The name under which results say, instead of anything else, why there are none.
+FAILED = "failed"
+
 _LATER = "later"
 
 
@@ -77,7 +80,7 @@ class Training(Protocol):
         """Trains one epoch. `loss` among the metrics tells whether a job is still alive."""
 
     def finish(self) -> list[Metrics]:
-        """After the last epoch: the results."""
+        """After the last epoch: the results; where a job has none, why not, as `FAILED`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in an epoch: tensors, numbers, strings, and lists and dicts of them."""

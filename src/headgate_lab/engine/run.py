@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from headgate_lab.engine.checkpoint import Progress, checkpoint_path, load_checkpoint, save_checkpoint
-from headgate_lab.engine.job import InStages, Job, Metrics, Training
+from headgate_lab.engine.job import FAILED, InStages, Job, Metrics, Training
 from headgate_lab.engine.record import RECORD, read_run, write_run
 
 # A checkpoint costs little, but an epoch may cost less.
@@ -126,7 +126,7 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> 
             wait = place.seconds_before_the_next(saved - now)
     if len(reasons) < len(jobs):
         try:
-            _finish(jobs, training, progress, reasons, place, watch)
+            reasons |= _finish(jobs, training, progress, reasons, place, watch)
         except BaseException:  # what was learned does not depend on what is made of it
             save_checkpoint(path, training, progress)
             raise
@@ -141,10 +141,12 @@ def _finish(
     reasons: Mapping[int, str],
     place: Place,
     watch: Watch,
-) -> None:
+) -> dict[int, str]:
+    """Records the results of jobs that have not failed; which of them have none, by number, and why."""
     with _timed(progress, "finish"):
         final = training.finish()
-    alive = [number for number in range(len(jobs)) if number not in reasons]
+    failed = {number: str(metrics[FAILED]) for number, metrics in enumerate(final) if FAILED in metrics}
+    alive = [number for number in range(len(jobs)) if number not in {*reasons, *failed}]
     for number in alive:
         write_run(
             place.out,
@@ -157,6 +159,7 @@ def _finish(
             together=len(jobs),
         )
     watch.end([jobs[number] for number in alive], [final[number] for number in alive])
+    return failed
 
 
 def _reasons(epochs: Sequence[Sequence[Metrics]]) -> dict[int, str]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import headgate as hg
 from headgate_lab.data.images import Images, Normalisation
 from headgate_lab.engine.images import Batches, Resident
-from headgate_lab.engine.job import Job, Metrics, Recipe, Training
+from headgate_lab.engine.job import FAILED, Job, Metrics, Recipe, Training
 from headgate_lab.engine.network import Network, Optimization, score
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.engine.task import CLASSIFY, Task
@@ -134,7 +134,8 @@ def results(
     """What the test images say and sizes, also against `full` parameters, of the model with everything closed removed.
 
     `further` has more to say about that model. A network that answers the same whatever it is asked has died, and so
-    has one that has diverged, or whose method would cut all of a layer: it has no size.
+    has one that has diverged, or whose method would cut all of a layer: it has no size. One whose small network does
+    not compute the same has no results, which must not stop those beside it.
     """
     network.model.eval()
     measure = network.task.measure
@@ -146,6 +147,8 @@ def results(
         small = network.method.small(network.model, example)
     except (hg.GateError, hg.ArgumentError):  # a gate has closed a layer; a method would cut all of one
         return dead
+    except hg.CompactionError as error:
+        return {FAILED: str(error)}
     if _is_constant(small, example):
         return dead
     left = sum(parameter.numel() for parameter in small.parameters())

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import headgate as hg
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs
 from headgate_lab.engine.run import Place, run
 from headgate_lab.engine.watch import Lines
+from headgate_lab.methods.narrower import Narrower
 from headgate_lab.models.lenet import LeNet5
 from headgate_lab.recipes import lenet
 from headgate_lab.recipes.classification import half_cosine
@@ -103,3 +105,21 @@ def test_a_network_that_says_one_thing_of_all_images_is_dead_too() -> None:
     training.networks[0].model.__class__ = Deaf
     (final,) = training.finish()
     assert (final["dead"], final["params"]) == (1, None)
+
+
+def test_a_network_that_cannot_be_cut_has_no_record_and_those_beside_it_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small(method: Narrower, model: LeNet5, example: Tensor) -> LeNet5:
+        if model.activation is torch.sin:
+            raise hg.CompactionError("it differs")
+        return model
+
+    monkeypatch.setattr(Narrower, "small", small)
+    recipes = [LeNet("lenet5", activation, 0.0, "narrower", None, 61_706) for activation in ("tanh", "sine")]  # type: ignore[arg-type]
+    jobs = [Job(replace(recipe, length=1, batch_size=8), 0) for recipe in recipes]
+    place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
+    (failure,) = run(jobs, place, Lines(), together=2)
+    assert (failure.job, failure.reason) == (jobs[1], "it differs")
+    (record,) = read_runs(tmp_path, "lenet")
+    assert record["config"]["activation"] == "tanh"
