@@ -23,6 +23,7 @@ from torch import nn
 from headgate_lab.data.images import Normalisation
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.network import Network, Optimization
+from headgate_lab.engine.precision import precision_on
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.dam import Dam
@@ -61,7 +62,7 @@ def random_images(count: int, device: torch.device) -> Resident:
 
 def fresh(build: Callable[[], nn.Module], method: Method, data: Resident, args: argparse.Namespace) -> SideBySide:
     """Fresh networks on these images, for `args.epochs` epochs."""
-    dtype = torch.bfloat16 if data.images.device.type == "cuda" else torch.float32
+    dtype = precision_on(data.images.device)
     how = Optimization("sgd", 0.05, 5e-4, lambda epoch, epochs: 1.0)
     torch.manual_seed(0)
     model = build().to(data.images.device)

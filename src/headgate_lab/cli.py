@@ -162,6 +162,12 @@ def _run_parser(parser: Parser) -> Parser:
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 (default: as many as the tables use)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default %(default)s")
+    parser.add_argument(
+        "--precision",
+        choices=("auto", "bfloat16", "float32"),
+        default="auto",
+        help="of networks that learn images (default: bfloat16 on a GPU, float32 on a CPU)",
+    )
     parser.add_argument("--together", type=int, metavar="N", help="runs to train side by side (default: as tried)")
     parser.add_argument(
         "--minutes",

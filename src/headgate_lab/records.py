@@ -39,9 +39,13 @@ def write_record(
     write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
-def environment(device: str, commit: str | None = None) -> dict[str, str]:
-    """What a run was made with: torch, the device in words, and the commit, which is git's unless given."""
-    return {"torch": torch.__version__, "device": device_name(device), "commit": commit or _git_commit()}
+def environment(device: str, commit: str | None = None, precision: torch.dtype | None = None) -> dict[str, str]:
+    """What a run was made with: torch, the device in words, the commit, which is git's unless given.
+
+    And the precision, if one was asked for.
+    """
+    found = {"torch": torch.__version__, "device": device_name(device), "commit": commit or _git_commit()}
+    return found if precision is None else {**found, "precision": str(precision).removeprefix("torch.")}
 
 
 def device_name(device: str) -> str:

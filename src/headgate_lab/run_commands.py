@@ -55,6 +55,8 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     """Runs what is missing of an experiment; 1 if a run failed, `OUT_OF_TIME` if some are left."""
     started = time.monotonic()
     from headgate_lab.engine.checkpoint import CheckpointError
+    from headgate_lab.engine.memory import keep_freed_memory
+    from headgate_lab.engine.precision import CHOICES, learning_in
     from headgate_lab.engine.record import RecordError
     from headgate_lab.engine.run import Place, is_finished, run
     from headgate_lab.engine.watch import watching
@@ -74,11 +76,15 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
     jobs = _jobs(_asked_for(parser, experiment, options.only or [""]), options.seeds or experiment.seeds)
     device = _device(parser, options.device)
     _make_folder(parser, options.out)
-    place = Place(options.out, device, environment(device.type, options.commit or _version_or_commit()))
+    precision = CHOICES.get(options.precision)
+    made_with = environment(device.type, options.commit or _version_or_commit(), precision)
+    place = Place(options.out, device, made_with)
+    if device.type == "cpu":
+        keep_freed_memory()
     try:
         if done := sum(is_finished(job, options.out) for job in jobs):
             print(f"{done} of {len(jobs)} runs are finished already")
-        with watching() as watch:
+        with watching() as watch, learning_in(precision):
             together, until = options.together or experiment.together, started + 60 * minutes
             failures = run(jobs, place, watch, together=together, until=until)
     except (CheckpointError, RecordError) as error:

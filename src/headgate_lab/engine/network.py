@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 
 import headgate as hg
 from headgate_lab.engine.images import Batches, Resident
+from headgate_lab.engine.precision import computing_on
 from headgate_lab.engine.stand_in import StandIn, stand_in
 from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
@@ -94,7 +94,7 @@ class Network:
         """One training step on the next batch."""
         images, labels = self.batches.next()
         self.optimizer.zero_grad()
-        with precision(self.device):
+        with computing_on(self.device):
             outputs = self.trained(images)
         seen = (outputs.float(), images, labels)
         loss = self.task.loss(*seen).mean()
@@ -197,11 +197,6 @@ class Network:
                 size = parameter.grad.square().mean().sqrt() * self.how.gradient_noise
                 noise = torch.empty_like(parameter.grad).normal_(generator=self.noise)
                 parameter.grad.add_(noise * size)
-
-
-def precision(device: torch.device) -> AbstractContextManager[Any]:
-    """bfloat16 on CUDA, float32 elsewhere. Without autocast's cache: it would outlive a captured step."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
 class Score(NamedTuple):

@@ -17,6 +17,7 @@ from headgate_lab.data.images import Images, Normalisation
 from headgate_lab.engine.images import Batches, Resident
 from headgate_lab.engine.job import FAILED, Job, Metrics, Recipe, Training
 from headgate_lab.engine.network import Network, Optimization, score
+from headgate_lab.engine.precision import precision_on
 from headgate_lab.engine.side_by_side import SideBySide
 from headgate_lab.engine.task import CLASSIFY, Task
 from headgate_lab.methods.contract import Method
@@ -220,5 +221,5 @@ def _attached(recipe: Classification, seed: int, example: Tensor, templates: dic
 def batches_of(recipe: Classification, train: Resident, seed: int, size: int | None = None) -> Batches:
     """What a network learns from, in the order of its seed; in the recipe's batches unless a size is given."""
     data = recipe.data()
-    dtype = torch.bfloat16 if train.images.device.type == "cuda" else torch.float32
+    dtype = precision_on(train.images.device)
     return Batches(train, size or recipe.batch_size, seed, pad=data.pad, flip=data.flip, dtype=dtype)

@@ -116,13 +116,18 @@ def differing(groups: Sequence[Runs]) -> list[str]:
 
 
 def provenance(records: Sequence[Record]) -> str:
-    """Where records come from, in one line: how many runs, how many seeds, devices, versions of torch, commits."""
+    """Where records come from, in one line: how many runs, how many seeds, devices, versions of torch, commits.
+
+    And the precision, where a run was asked for one.
+    """
     seeds = len({record["seed"] for record in records})
     parts = [f"{len(records)} run{'s' * (len(records) != 1)} of {seeds} seed{'s' * (seeds != 1)}"]
     for name, short in (("device", None), ("torch", None), ("commit", 10)):
         known = dict.fromkeys(str(record["environment"].get(name, "unknown"))[:short] for record in records)
         what = f"{name}s" if name == "commit" and len(known) > 1 else name
         parts.append(f"{what} {', '.join(sorted(known))}")
+    if asked := {record["environment"].get("precision") for record in records} - {None}:
+        parts.append(f"precision {', '.join(sorted(asked))}")
     return "; ".join(parts)
 
 

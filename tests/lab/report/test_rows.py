@@ -208,6 +208,8 @@ def test_where_records_come_from(tmp_path: Path) -> None:
     assert provenance([alone, other]) == (
         "2 runs of 2 seeds; device H200, two cores; torch 2.13.0; commits 0123456789, aaaaaaaaaa"
     )
+    asked = alone | {"environment": alone["environment"] | {"precision": "bfloat16"}}
+    assert provenance([alone, asked]).endswith("; commit 0123456789; precision bfloat16")
 
 
 def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:

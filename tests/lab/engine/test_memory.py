@@ -1,0 +1,41 @@
+"""What a step frees is there for the next one: counted in pages that the system had to hand out."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from headgate_lab.engine import memory
+
+PAGES = """
+import resource, sys, torch
+from headgate_lab.engine.memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+counts = []
+for _ in range(10):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [torch.ones(2**24) for _ in range(3)]
+    del held
+    counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sum(counts[6:]))
+"""
+
+
+def pages(how: str) -> int:
+    found = subprocess.run([sys.executable, "-c", PAGES, how], capture_output=True, text=True, check=True)
+    return int(found.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back like this")
+def test_memory_is_kept() -> None:
+    assert pages("kept") < pages("given back") / 5
+
+
+def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(memory.ctypes, "CDLL", None)
+    assert not memory.keep_freed_memory()
