@@ -153,44 +153,50 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("experiment", "x", "y"),
+    ("experiment", "x", "y", "named"),
     [
-        ("cifar", "params", "accuracy"),
-        ("tinyimagenet", "pruned_channels", "accuracy"),
+        ("cifar", "params", "accuracy", "net, "),
+        ("tinyimagenet", "pruned_channels", "accuracy", ""),
     ],
 )
-def test_one_metric_against_another(experiment: str, x: str, y: str, tmp_path: Path) -> None:
+def test_one_metric_against_another(experiment: str, x: str, y: str, named: str, tmp_path: Path) -> None:
     for dataset in ("one", "two"):
         for strength in (0.1, 0.5):
             config = {"network": "net", "dataset": dataset, "method": "ours", "strength": strength}
             write(tmp_path, experiment, config, 0, {x: 100 * strength, y: 90 - strength})
     panels = drawn(tmp_path, experiment).axes
-    assert [axes.get_title() for axes in panels] == ["one", "two"]
+    assert [axes.get_title() for axes in panels] == [f"{named}one", f"{named}two"]
     ((across, upwards),) = lines(panels[0]).values()
     assert (across, upwards) == ([10.0, 50.0], [89.9, 89.5])
 
 
-def test_shares_of_the_work_have_panels_of_their_own(tmp_path: Path) -> None:
+def test_every_network_has_a_panel_and_one_for_shares_of_its_work(tmp_path: Path) -> None:
     for network, method, macs, length in (
         ("counted", "ours", 0.5, 100),
         ("counted", "narrower", None, 100),
         ("counted", "narrower", None, 160),
         ("vgg19", "ours", None, 160),
+        ("vgg19", "found", None, 160),
     ):
         config = {"network": network, "dataset": "cifar10", "method": method, "macs": macs, "length": length}
         write(tmp_path, "cifar", config, 0, {"params": 10, "macs": 1000, "accuracy": 90.0})
-    sizes, work = drawn(tmp_path, "cifar").axes
-    assert (sizes.get_xlabel(), work.get_xlabel()) == ("parameters", "multiply-accumulates")
-    # What the paper prints of a network stands beside it, also where nobody has run the paper's method.
-    printed = "vgg19, the paper's method: as printed"
-    assert set(lines(sizes)) == {"counted, narrower", "vgg19, ours", printed}
-    assert lines(sizes)[printed] == ([264_000, 1_627_000], [90.92, 93.39])
-    assert lines(work) == {"counted, ours": ([1000], [90]), "counted, narrower": ([1000], [90])}
-    colors = [
-        {container.get_label(): container.lines[0].get_color() for container in axes.containers}
-        for axes in (sizes, work)
+    panels = drawn(tmp_path, "cifar").axes
+    assert [(axes.get_title(), axes.get_xlabel()) for axes in panels] == [
+        ("counted, cifar10", "multiply-accumulates"),
+        ("counted, cifar10", "parameters"),
+        ("vgg19, cifar10", "parameters"),
     ]
-    assert colors[0]["counted, narrower"] == colors[1]["counted, narrower"]
+    work, size, other = map(lines, panels)
+    assert size == {"narrower": ([10], [90])}
+    assert work == {"ours": ([1000], [90]), "narrower": ([1000], [90])}
+    # What the paper prints of a network stands beside it, also where nobody has run the paper's method.
+    printed = "the paper's method: as printed"
+    assert set(other) == {"ours", "found", printed}
+    assert other[printed] == ([264_000, 1_627_000], [90.92, 93.39])
+    colors = [
+        {container.get_label(): container.lines[0].get_color() for container in axes.containers} for axes in panels
+    ]
+    assert colors[0]["narrower"] == colors[1]["narrower"] and colors[0]["ours"] == colors[2]["ours"]
     assert len({color for panel in colors for color in panel.values()}) == 4
 
 

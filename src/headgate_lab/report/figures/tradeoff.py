@@ -25,7 +25,7 @@ SIZES = ("params", "macs")
 # Panels in a row.
 COLUMNS = 4
 # A method looks the same in every figure, whichever others stand beside it.
-COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4"}
+COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4", "found": "C5"}
 
 Key = tuple[Any, ...]
 
@@ -62,17 +62,13 @@ def tradeoff(
 
 
 def cifar(groups: Sequence[Runs]) -> Figure:
-    """A panel for each dataset; networks that were to keep a share of their multiply-accumulates have their own."""
-    family = ("network", "dataset", "length")
-    counted = {key for key, alike in by_fields(groups, family).items() if any(one.config.get("macs") for one in alike)}
+    """A panel for each network and dataset; where shares of the multiply-accumulates were to stay, against these."""
     panels = []
-    for x in SIZES:
-        chosen = [
-            group for group in groups if (x == "macs") == (tuple(group.config.get(part) for part in family) in counted)
-        ]
-        for (dataset,), alike in by_fields(chosen, ("dataset",)).items():
-            panels.append(Panel(dataset, alike, x, {"dataset": dataset}))
-    return _figure(panels, "cifar", "accuracy", ("network", "method"))
+    for (network, dataset, _), alike in by_fields(groups, ("network", "dataset", "length")).items():
+        x = "macs" if any(one.config.get("macs") for one in alike) else "params"
+        where = {"network": network, "dataset": dataset}
+        panels.append(Panel(f"{network}, {dataset}", alike, x, where))
+    return _figure(panels, "cifar", "accuracy", ("method",))
 
 
 def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[str]) -> Figure:
@@ -124,11 +120,10 @@ def draw(
 
 
 def _lines(panel: Panel, experiment: str, series: Sequence[str]) -> dict[Key, list[Runs]]:
-    """Ours, and without runs those that are only printed, beside ones that share their first field."""
+    """Ours, and without runs those that are only printed."""
     found = by_fields(panel.groups, series)
-    known = {key[0] for key in found}
     for where, _ in printed(experiment):
-        if panel.setting.items() <= dict(where).items() and where.get(series[0]) in known:
+        if panel.setting.items() <= dict(where).items():
             found.setdefault(tuple(where.get(field) for field in series), [])
     return found
 
