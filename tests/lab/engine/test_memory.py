@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
 
 import pytest
 
-from headgate_lab.engine import memory
+from headgate_lab.engine.memory import keep_freed_memory
 
 PAGES = """
 import resource, sys, torch
@@ -37,5 +38,5 @@ def test_memory_is_kept() -> None:
 
 def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    monkeypatch.setattr(memory.ctypes, "CDLL", None)
-    assert not memory.keep_freed_memory()
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    assert not keep_freed_memory()
