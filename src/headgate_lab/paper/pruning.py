@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from headgate_lab.paper.number import Number
-from headgate_lab.paper.preresnet164 import SHOWN
+from headgate_lab.paper.preresnets import PAPERS, SHOWN
 
 _PLACES = {"cifar10": "Fig. 6 (a)", "cifar100": "Fig. 6 (b)"}
 _KNOBS = {"paper": "strength", "slimming": "ratio", "chipnet": "ratio"}
@@ -18,7 +18,8 @@ def _curves() -> Iterator[Number]:
     Appendix D names ratios of 0.4 for these; DAM's strength is not told.
     """
     for (dataset, place), (method, knob) in product(_PLACES.items(), _KNOBS.items()):
-        alike = [one for one in SHOWN["curves"] if (one["dataset"], one["method"]) == (dataset, method)]
+        wanted = (PAPERS, dataset, method)
+        alike = [one for one in SHOWN["curves"] if (one["network"], one["dataset"], one["method"]) == wanted]
         for setting in sorted(alike, key=lambda one: float(one[knob])):
             for metric in ("accuracy", "pruned"):
                 yield Number(metric, setting, place)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from headgate_lab.recipes.experiment import Experiment
-from headgate_lab.recipes.preresnet164 import shown
+from headgate_lab.recipes.preresnets import shown
 
 EXPERIMENT = Experiment(
     "cka", "how alike the features of a pruned layer are", "tab:cka", 1, partial(shown, "cka"), together=8

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from headgate_lab.recipes.experiment import Experiment
-from headgate_lab.recipes.preresnet164 import shown
+from headgate_lab.recipes.preresnets import shown
 
 EXPERIMENT = Experiment(
     "curves", "PreResNet-164 by every method: accuracy, size, time", "Fig. 6", 1, partial(shown, "curves"), together=8

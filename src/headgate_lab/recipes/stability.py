@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from headgate_lab.recipes.experiment import Experiment
-from headgate_lab.recipes.preresnet164 import shown
+from headgate_lab.recipes.preresnets import shown
 
 EXPERIMENT = Experiment(
     "stability",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate_lab.engine.record import read_runs
-from headgate_lab.paper.preresnet164 import FOLDER, SHOWN
+from headgate_lab.paper.preresnets import FOLDER, SHOWN
 from headgate_lab.report.minutes import minutes
 
 Record = Mapping[str, Any]

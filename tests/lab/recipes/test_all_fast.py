@@ -28,7 +28,7 @@ PLACE = {"torch": "t", "device": "d", "commit": "c"}
 def recorded(method: str, out: Path) -> dict[str, Any]:
     recipe = replace(WAYS[method], params=WAYS[method].params and SIZE)
     assert run([Job(recipe, 0)], Place(out, torch.device("cpu"), PLACE), Lines()) == []
-    (record,) = read_runs(out, "preresnet164")
+    (record,) = read_runs(out, "preresnets")
     found: dict[str, Any] = record["metrics"]
     return found
 

@@ -21,7 +21,7 @@ from headgate_lab.methods.chip_masks import Chipped
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar, slimming
 from headgate_lab.recipes.compared import Compared, MethodName, compared
-from headgate_lab.recipes.preresnet164 import PreResNet164, shown
+from headgate_lab.recipes.preresnets import ShownPreResNet, shown
 from headgate_lab.report.rows import rows
 from tests.lab.recipes.few_images import few_images
 
@@ -44,7 +44,7 @@ def shortened(recipe: Compared) -> Compared:
 
 
 def way(method: MethodName, **much: Any) -> Compared:
-    return shortened(compared(PreResNet164, "preresnet164", "cifar10", method, **much))
+    return shortened(compared(ShownPreResNet, "preresnet164", "cifar10", method, **much))
 
 
 WAYS = {
@@ -57,7 +57,7 @@ WAYS = {
 
 
 def training(*ways: Compared, seeds: tuple[int, ...] = (0,)) -> Staged:
-    started = PreResNet164.start([Job(one, seed) for seed in seeds for one in ways], CPU)
+    started = ShownPreResNet.start([Job(one, seed) for seed in seeds for one in ways], CPU)
     assert isinstance(started, Staged) and isinstance(started, InStages)
     return started
 
@@ -92,7 +92,7 @@ def test_stages_and_datasets_are_not_mixed() -> None:
 def test_every_method_runs_and_is_recorded(method: str, tmp_path: Path) -> None:
     place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"})
     assert run([Job(WAYS[method], 0)], place, Lines()) == []
-    (record,) = read_runs(tmp_path, "preresnet164")
+    (record,) = read_runs(tmp_path, "preresnets")
     end, epochs = record["metrics"]["final"], record["metrics"]["epochs"]
     assert {"train", "finish"} <= record["seconds"].keys()
     assert all(len(epochs[name]) == 6 for name in ("loss", "validation_loss", "validation_accuracy"))
@@ -128,7 +128,7 @@ def test_what_ratios_share_is_trained_once() -> None:
 def test_how_many_networks_there_were_is_recorded(tmp_path: Path) -> None:
     jobs = [Job(replace(WAYS["chipnet"], ratio=ratio), 0) for ratio in (0.3, 1.0)]
     assert run(jobs, Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}), Lines(), together=2) == []
-    for record in read_runs(tmp_path, "preresnet164"):
+    for record in read_runs(tmp_path, "preresnets"):
         assert (record["together"], record["networks"]) == (2, {"train": 1, "prune": 2, "finetune": 2})
         assert record["metrics"]["final"]["params"] < FULL or record["config"]["ratio"] == 1
 
@@ -140,7 +140,7 @@ def test_a_network_that_diverges_does_not_stop_the_others(method: str, tmp_path:
     place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"})
     (failure,) = run(jobs, place, Lines(), together=2)
     assert failure.job == jobs[1] and "became nan in epoch 1" in failure.reason
-    (record,) = read_runs(tmp_path, "preresnet164")
+    (record,) = read_runs(tmp_path, "preresnets")
     assert record["config"]["lr"] == WAYS[method].lr and record["metrics"]["final"]["dead"] == 0
 
 

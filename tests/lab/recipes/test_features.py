@@ -10,8 +10,9 @@ import headgate as hg
 from headgate_lab.data.cifar import NORMALISATION
 from headgate_lab.engine.images import Resident
 from headgate_lab.models.preresnet import PreResNet
+from headgate_lab.paper.preresnets import LITTLE
 from headgate_lab.recipes.features import features, likeness, summary
-from headgate_lab.recipes.preresnet164 import LAYER
+from headgate_lab.recipes.preresnets import LAYERS
 from headgate_lab.similarity import cka
 from tests.lab.recipes.few_images import few_images
 
@@ -32,10 +33,12 @@ def closed(open_channels: int, gate: str = "stage1.1.conv2", size: int = 16) -> 
 
 
 def test_the_layer_is_the_54th() -> None:
+    """And so far into a little network as well, at the end of its first stage."""
     layers = list(PreResNet(164).named_modules())
     convolutions = [name for name, module in layers if isinstance(module, nn.Conv2d) and "shortcut" not in name]
     norms = [name for name, module in layers if isinstance(module, nn.BatchNorm2d)]
-    assert convolutions[53] == LAYER and norms[53] == "stage1.17.bn3"
+    assert convolutions[53] == LAYERS["preresnet164"] and norms[53] == "stage1.17.bn3"
+    assert LAYERS[LITTLE] == f"stage1.{len(PreResNet(20).stage1) - 1}.conv2"
 
 
 @pytest.mark.parametrize("count", [16, 10, 1])

@@ -19,7 +19,7 @@ from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar
 from headgate_lab.recipes.compared import MethodName, compared
 from headgate_lab.recipes.permutation import EXPERIMENT
-from headgate_lab.recipes.preresnet164 import PreResNet164
+from headgate_lab.recipes.preresnets import ShownPreResNet
 from headgate_lab.report.rows import rows
 from tests.lab.recipes.few_images import few_images
 
@@ -34,14 +34,14 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(11, classes, width))
 
 
-def short(method: MethodName = "paper", order: str = "random") -> PreResNet164:
+def short(method: MethodName = "paper", order: str = "random") -> ShownPreResNet:
     much: dict[str, Any] = {"strength": 0.4} if method == "paper" else {"params": FULL // 2}
     parts = {"length": 4, "batch_size": 4, "reach": 0.95, "lr": 0.01}
-    return compared(PreResNet164, "preresnet164", "cifar10", method, order=order, **much, **parts)
+    return compared(ShownPreResNet, "preresnet164", "cifar10", method, order=order, **much, **parts)
 
 
 def started(*jobs: Job) -> Any:
-    return cast(Any, PreResNet164.start(jobs, CPU))
+    return cast(Any, ShownPreResNet.start(jobs, CPU))
 
 
 def test_orders_are_told_where_they_are_drawn() -> None:
@@ -100,9 +100,9 @@ def test_every_kind_runs_and_is_recorded_under_its_own_name(tmp_path: Path) -> N
     kinds = [short(), short("ours"), short(order="index"), short("narrower", "index")]
     jobs = [*(Job(recipe, 0) for recipe in kinds), Job(short(), 1)]
     assert run(jobs, Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}), Lines(), together=8) == []
-    found = read_runs(tmp_path, "preresnet164")
-    assert {record["recipe"] for record in found} == {"PreResNet164"} and len(found) == 5
-    assert sorted(job.name for job in jobs) == sorted(path.name for path in (tmp_path / "preresnet164").iterdir())
+    found = read_runs(tmp_path, "preresnets")
+    assert {record["recipe"] for record in found} == {"ShownPreResNet"} and len(found) == 5
+    assert sorted(job.name for job in jobs) == sorted(path.name for path in (tmp_path / "preresnets").iterdir())
     for record in found:
         if record["config"]["method"] in ("ours", "narrower"):
             assert record["metrics"]["final"]["params"] <= FULL // 2

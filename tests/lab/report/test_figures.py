@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from headgate_lab.engine.record import read_runs
 from headgate_lab.paper import PAPER
-from headgate_lab.paper.preresnet164 import SHOWN
+from headgate_lab.paper.preresnets import SHOWN
 from headgate_lab.report.figures import FIGURES, picture
 from headgate_lab.report.runs import ReportError, as_shown, by_recipe
 from tests.lab.report.synthetic import (

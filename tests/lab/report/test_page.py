@@ -31,7 +31,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_tables_figures_and_where_they_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lenet(tmp_path / "results")
     order = {"network": "preresnet164", "dataset": "cifar10", "method": "paper", "strength": 0.4, "order": "random"}
-    write(tmp_path / "results", "preresnet164", order, 0, {"accuracy": 94.0})
+    write(tmp_path / "results", "preresnets", order, 0, {"accuracy": 94.0})
     arguments = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "results.md")]
     assert main(arguments) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'results.md'}: 2 tables, 1 figures\n"

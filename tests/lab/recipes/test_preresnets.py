@@ -17,11 +17,11 @@ from headgate_lab.engine.watch import Lines
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.outline import Outline
 from headgate_lab.paper import PAPER
-from headgate_lab.paper.preresnet164 import RATIOS, SHOWN, STRENGTHS
-from headgate_lab.recipes import cifar, preresnet164
+from headgate_lab.paper.preresnets import LITTLE, RATIOS, SHOWN, STRENGTHS
+from headgate_lab.recipes import cifar
 from headgate_lab.recipes.catalog import EXPERIMENTS
 from headgate_lab.recipes.compared import compared
-from headgate_lab.recipes.preresnet164 import PreResNet164, shown
+from headgate_lab.recipes.preresnets import LAYERS, ShownPreResNet, shown
 from headgate_lab.report.figures import FIGURES, picture
 from headgate_lab.report.rows import rows
 from headgate_lab.report.runs import records_of
@@ -44,7 +44,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = few_images(3, 8, 60)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(20, classes, width))
-    monkeypatch.setattr(preresnet164, "LAYER", "stage1.1.conv2")
+    monkeypatch.setitem(LAYERS, "preresnet164", LAYERS[LITTLE])
 
 
 def short(fields: dict[str, Any]) -> dict[str, Any]:
@@ -61,15 +61,15 @@ def jobs(experiment: str) -> list[Job]:
 
 
 def test_names_stay() -> None:
-    assert [Job(recipe, 0).name for recipe in shown("curves")[::21]] == ["1a2f8c819c7e", "bde2fd97e7c3", "dac09bbde35d"]
-    assert Job(shown("permutation")[0], 1).name == "8671c28e98f7"
+    assert [Job(recipe, 0).name for recipe in shown("curves")[::21]] == ["d070e6a063c1", "067a3514f36a", "435c1ce31cd0"]
+    assert Job(shown("permutation")[0], 1).name == "fa3767fae970"
 
 
 @pytest.mark.parametrize("experiment", SHOWN)
 def test_all_settings_are_there_once_with_the_same_epochs(experiment: str) -> None:
     found = shown(experiment)
     assert len({recipe.setting for recipe in found}) == len(found)
-    assert {recipe.epochs for recipe in found} == {60}
+    assert {(recipe.network, recipe.epochs) for recipe in found} <= {("preresnet164", 60), (LITTLE, 20)}
     for number in PAPER[experiment].numbers:
         wanted = {name: value for name, value in number.setting.items() if name != "seed"}
         assert sum(wanted.items() <= recipe.config().items() for recipe in found) == 1
@@ -89,26 +89,26 @@ def test_what_one_experiment_has_trained_is_finished_in_the_others() -> None:
     assert {job.name for experiment in ("stability", "cka") for job in jobs(experiment)} <= curves
     there = [str(job) for job in jobs("permutation") if job.name in curves]
     assert there == [
-        "preresnet164 (preresnet164 cifar10 paper strength 0.4), seed 0",
-        "preresnet164 (preresnet164 cifar10 narrower 615,000 parameters), seed 0",
+        "preresnets (preresnet164 cifar10 paper strength 0.4), seed 0",
+        "preresnets (preresnet164 cifar10 narrower 615,000 parameters), seed 0",
     ]
-    on_cifar10 = {job.name for experiment in SHOWN for job in jobs(experiment) if "cifar10 " in str(job)}
+    on_cifar10 = {job.name for one in SHOWN for job in jobs(one) if "preresnet164 cifar10 " in job.recipe.setting}
     assert len(on_cifar10) == 48
 
 
 def test_networks_without_stages_fill_two_trainings_of_a_dataset() -> None:
     found = batches([Job(recipe, 0) for recipe in shown("curves")], 8)
-    assert [len(together) for together in found] == [8, 8, 5, 5, 8, 8, 5, 4]
+    assert [len(together) for together in found] == [8, 8, 5, 5, 8, 8, 5, 4, 7, 1, 1]
     first = {job.recipe.config()["method"] for job in found[0]}
     assert first == {"ours", "narrower", "paper"}
 
 
 @pytest.mark.usefixtures("little")
 def test_all_that_any_experiment_tells_is_recorded_of_every_method(tmp_path: Path) -> None:
-    recipes = [compared(PreResNet164, **short(fields)) for fields in SHOWN["cka"]]
+    recipes = [compared(ShownPreResNet, **short(fields)) for fields in SHOWN["cka"][:6]]
     place = Place(tmp_path, torch.device("cpu"), {"torch": "t", "device": "d", "commit": "c"})
     assert run([Job(recipe, 0) for recipe in recipes], place, Lines(), together=4) == []
-    records = read_runs(tmp_path, "preresnet164")
+    records = read_runs(tmp_path, "preresnets")
     assert len(records) == 6
     for record in records:
         final = record["metrics"]["final"]
@@ -133,7 +133,7 @@ def test_every_experiment_goes_on_with_what_the_others_have_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And its table and its figure are made of the records that they share."""
-    dense, pruned, _, _, ours, _ = map(short, SHOWN["cka"])
+    dense, pruned, _, _, ours, _ = map(short, SHOWN["cka"][:6])
     tiny = {"curves": (ours, pruned), "stability": (pruned,), "cka": (dense, pruned), "architecture": (ours,)}
     tiny["permutation"] = ({**pruned, "order": "random"}, pruned)
     for experiment in SHOWN:
@@ -149,8 +149,8 @@ def test_every_experiment_goes_on_with_what_the_others_have_trained(
     assert "1 of 1 runs are finished already" in runs("architecture")
     assert "1 of 2 runs are finished already" in runs("cka")
     assert "1 of 2 runs are finished already" in runs("permutation")
-    assert [path.name for path in tmp_path.iterdir()] == ["preresnet164"]
-    assert len(list((tmp_path / "preresnet164").iterdir())) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["preresnets"]
+    assert len(list((tmp_path / "preresnets").iterdir())) == 4
     assert main(["list", *out]) == 0
     listed = dict(re.findall(r"^ *(\w+) .* (\d+/\d+) ", capsys.readouterr().out, re.MULTILINE))
     assert {name: listed[name] for name in SHOWN} == {

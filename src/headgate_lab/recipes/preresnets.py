@@ -1,7 +1,8 @@
-"""PreResNet-164 on CIFAR by every method for 60 epochs: each network is trained once, for all experiments that show it.
+"""PreResNets on CIFAR by every method: each network is trained once, for all experiments that show it.
 
-What any of them tells is recorded of all: losses, sizes, the time of every stage, how alike the features of a layer are
-and what is left of every layer. Which experiment shows which networks is told in `headgate_lab.paper.preresnet164`.
+PreResNet-164 learns for 60 epochs, which takes a GPU; PreResNet-20 for 20, which a CPU can do. What any of the
+experiments tells is recorded of all: losses, sizes, the time of every stage, how alike the features of a layer are and
+what is left of every layer. Which experiment shows which networks is told in `headgate_lab.paper.preresnets`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from headgate_lab.engine.job import Job, Metrics, Training
 from headgate_lab.methods.contract import Method
 from headgate_lab.methods.gated import Gated
 from headgate_lab.outlining import outline
-from headgate_lab.paper.preresnet164 import FOLDER, SHOWN
+from headgate_lab.paper.preresnets import FOLDER, LITTLE, PAPERS, SHOWN, Fields
 from headgate_lab.recipes.cifar import CLASSES, NETWORKS
 from headgate_lab.recipes.compared import Compared, compared
 from headgate_lab.recipes.features import likeness
 
-# The module whose outputs are compared, see `headgate_lab.recipes.cka`.
-LAYER = "stage1.17.conv2"
+# The module whose outputs are compared, see `headgate_lab.recipes.cka`: in the last block of the first stage.
+LAYERS = {PAPERS: "stage1.17.conv2", LITTLE: "stage1.1.conv2"}
+# The epochs of the little network's stages, by method; all methods have as many in all.
+LITTLE_EPOCHS = 20
+LITTLE_STAGES: dict[str, dict[str, int]] = {
+    "slimming": {"length": 16, "finetune": 4},
+    "chipnet": {"length": 12, "prune": 4, "finetune": 4},
+}
 # What draws weights and batches where the seed draws orders.
 SEED = 0
 
 
 @dataclass(frozen=True)
-class PreResNet164(Compared):
+class ShownPreResNet(Compared):
     """One network.
 
     Attributes:
@@ -54,7 +61,7 @@ class PreResNet164(Compared):
         plan, full = _full(NETWORKS[self.network], CLASSES[self.dataset], test.images.shape[1:])
         found = outline(plan, full, small)
         gone = sum(layer.after == 0 for layer in found.layers)
-        told = likeness(small, LAYER, test)
+        told = likeness(small, LAYERS[self.network], test)
         return {**told, "layers_left": len(found.layers) - gone, "layers_gone": gone, **found.as_json()}
 
     @classmethod
@@ -64,7 +71,7 @@ class PreResNet164(Compared):
 
 
 @dataclass(frozen=True)
-class Drawn(PreResNet164):
+class Drawn(ShownPreResNet):
     """What is trained when orders have been drawn; it is never recorded under its own name."""
 
     permutation: int = 0
@@ -76,14 +83,19 @@ class Drawn(PreResNet164):
         return replace(method, permutation=self.permutation)
 
 
-def shown(experiment: str) -> Sequence[PreResNet164]:
+def shown(experiment: str) -> Sequence[ShownPreResNet]:
     """The networks of an experiment."""
-    return [compared(PreResNet164, **one) for one in SHOWN[experiment]]
+    return [_recipe(one) for one in SHOWN[experiment]]
+
+
+def _recipe(fields: Fields) -> ShownPreResNet:
+    little: Fields = {"length": LITTLE_EPOCHS, **LITTLE_STAGES.get(fields["method"], {})}
+    return compared(ShownPreResNet, **fields, **(little if fields["network"] == LITTLE else {}))
 
 
 def _drawn(job: Job) -> Job:
     recipe = job.recipe
-    assert isinstance(recipe, PreResNet164)
+    assert isinstance(recipe, ShownPreResNet)
     if recipe.order == "index":
         return job
     known = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
