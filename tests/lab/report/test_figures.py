@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,26 @@ def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> N
     assert list(wide) == ["training", "pruning", "finetuning"]
     assert [values[bars["chipnet"]] for values in wide.values()] == pytest.approx([10, 2.1, 1])
     assert wide["training"][bars["ours"]] == 10.0 and wide["pruning"][bars["ours"]] == 0
+
+
+@pytest.mark.parametrize(
+    ("experiment", "big", "little"),
+    [("curves", {0: 2}, {1: 1}), ("stability", {0: 2}, {1: 1}), ("cka", {0: 2, 1: 2}, {2: 1, 3: 1})],
+)
+def test_networks_have_lines_of_panels_of_their_own(
+    experiment: str, big: dict[int, int], little: dict[int, int], tmp_path: Path
+) -> None:
+    """Where one has fewer than the other, nothing is drawn, not even a frame."""
+    alike = [[1.0, 0.5], [0.5, 1.0]]
+    final = {"params": 5, "accuracy": 90.0, "cka": alike, "rbf_cka": alike}
+    for network, dataset, method in (("big", "one", "paper"), ("big", "two", "ours"), ("little", "one", "paper")):
+        config = {"network": network, "dataset": dataset, "method": method}
+        write(tmp_path, experiment, config, 0, final, {"loss": [2.0, 1.0]})
+    axes = [one for one in drawn(tmp_path, experiment).axes if one.get_subplotspec() is not None]
+    for network, lines in (("big", big), ("little", little)):
+        panels = [one.get_subplotspec().rowspan.start for one in axes if one.get_title().startswith(network)]
+        assert Counter(panels) == lines
+    assert not any(one.axison for one in axes if not one.has_data())
 
 
 @pytest.mark.parametrize("experiment", FIGURES)

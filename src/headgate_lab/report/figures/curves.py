@@ -17,18 +17,24 @@ COLORS = {"minutes_training": "C0", "minutes_pruning": "0.6", "minutes_finetunin
 
 
 def curves(groups: Sequence[Runs]) -> Figure:
-    """A panel a dataset, accuracy against parameters with a line a method; in the last panel minutes by stage."""
-    found = by_fields(groups, ("dataset",))
-    figure = Figure(figsize=(5.5 * (len(found) + 1), 4.2), layout="constrained")
-    *panels, times = figure.subplots(1, len(found) + 1)
+    """A line of panels a network: accuracy against parameters for each dataset, a line a method; minutes by stage."""
+    networks = by_fields(groups, ("network",))
+    columns = 1 + max(len(by_fields(alike, ("dataset",))) for alike in networks.values())
+    figure = Figure(figsize=(5.5 * columns, 4.2 * len(networks)), layout="constrained")
     drawn = False
-    for axes, ((dataset,), alike) in zip(panels, found.items(), strict=True):
-        panel = Panel(str(dataset), alike, "params", {"dataset": dataset})
-        drawn |= draw(axes, panel, "curves", "accuracy", ("method",))
-        plain(axes, title=str(dataset), xlabel=LABELS["params"], ylabel=LABELS["accuracy"])
+    for (*panels, times), ((network,), of_network) in zip(
+        figure.subplots(len(networks), columns, squeeze=False), networks.items(), strict=True
+    ):
+        found = by_fields(of_network, ("dataset",))
+        for axes, ((dataset,), alike) in zip(panels, found.items(), strict=False):
+            panel = Panel(f"{network}, {dataset}", alike, "params", {"network": network, "dataset": dataset})
+            drawn |= draw(axes, panel, "curves", "accuracy", ("method",))
+            plain(axes, title=panel.title, xlabel=LABELS["params"], ylabel=LABELS["accuracy"])
+        for axes in panels[len(found) :]:
+            axes.set_axis_off()
+        _draw_times(times, of_network)
     if not drawn:
         raise ReportError("the records of curves lack params or accuracy")
-    _draw_times(times, groups)
     return figure
 
 

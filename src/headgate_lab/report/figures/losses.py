@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import band, plain
+from headgate_lab.report.figures.drawing import band, by_fields, plain
 from headgate_lab.report.runs import ReportError, Runs
 
 # Means over all gates, masks or scales of a network.
@@ -17,19 +17,27 @@ SHADES = {"length": "C0", "prune": "white", "finetune": "C3"}
 
 
 def losses(groups: Sequence[Runs]) -> Figure:
-    """A panel a recipe, in it every metric of the epochs whose name ends in `loss`; stages shaded."""
-    found = [(group, names) for group in groups if (names := _losses(group))]
-    if not found:
+    """A line of panels a network, a panel a recipe: every metric of the epochs that ends in `loss`; stages shaded."""
+    networks = list(by_fields((group for group in groups if _losses(group)), ("network",)).values())
+    if not networks:
         raise ReportError("the records of stability lack the losses of every epoch")
-    figure = Figure(figsize=(4.8 * len(found), 3.8), layout="constrained")
-    for axes, (group, names) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        for number, name in enumerate(names):
-            curves = group.curves(name)
-            band(axes, range(1, len(curves[0]) + 1), curves, f"C{number}", name.replace("_", " "))
-        _shade(axes, group)
-        _draw_moved(axes, group)
-        plain(axes, title=group.setting, xlabel="epoch", ylabel="loss")
+    columns = max(map(len, networks))
+    figure = Figure(figsize=(4.8 * columns, 3.8 * len(networks)), layout="constrained")
+    for line, alike in zip(figure.subplots(len(networks), columns, squeeze=False), networks, strict=True):
+        for axes, group in zip(line, alike, strict=False):
+            _draw(axes, group)
+        for axes in line[len(alike) :]:
+            axes.set_axis_off()
     return figure
+
+
+def _draw(axes: Axes, group: Runs) -> None:
+    for number, name in enumerate(_losses(group)):
+        curves = group.curves(name)
+        band(axes, range(1, len(curves[0]) + 1), curves, f"C{number}", name.replace("_", " "))
+    _shade(axes, group)
+    _draw_moved(axes, group)
+    plain(axes, title=group.setting, xlabel="epoch", ylabel="loss")
 
 
 def _shade(axes: Axes, group: Runs) -> None:
