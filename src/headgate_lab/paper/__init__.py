@@ -25,7 +25,7 @@ PAPER: dict[str, Part] = {
     ),
     "link_prediction": Part("Link prediction on citation networks", "Section 4.3, Fig. 4", LINK_PREDICTION),
     "autoencoder": Part("An autoencoder of handwritten digits, DAM against L1", "Section 4.4, Fig. 5", AUTOENCODER),
-    "curves": Part("PreResNet-164 against other methods", "Section 5, Fig. 6", CURVES, ours=BEFORE),
+    "curves": Part("PreResNets against other methods", "Section 5, Fig. 6", CURVES, ours=BEFORE),
     "stability": Part("Losses during training", "Section 5, Fig. 7", STABILITY),
     "permutation": Part(
         "Five random orders of the channels", "Section 5, tab:permutation_invariance", PERMUTATION, ours=BEFORE

@@ -116,12 +116,14 @@ def differing(groups: Sequence[Runs]) -> list[str]:
 
 
 def provenance(records: Sequence[Record]) -> str:
-    """Where records come from, in one line: how many runs, how many seeds, devices, versions of torch, commits.
+    """Where records come from, in one line: how many runs, seeds and epochs, devices, versions of torch, commits.
 
     And the precision, where a run was asked for one.
     """
     seeds = len({record["seed"] for record in records})
     parts = [f"{len(records)} run{'s' * (len(records) != 1)} of {seeds} seed{'s' * (seeds != 1)}"]
+    if epochs := {_epochs(record) for record in records} - {0}:
+        parts[0] += f" for {' or '.join(map(str, sorted(epochs)))} epochs"
     for name, short in (("device", None), ("torch", None), ("commit", 10)):
         known = dict.fromkeys(str(record["environment"].get(name, "unknown"))[:short] for record in records)
         what = f"{name}s" if name == "commit" and len(known) > 1 else name
@@ -129,6 +131,11 @@ def provenance(records: Sequence[Record]) -> str:
     if asked := {record["environment"].get("precision") for record in records} - {None}:
         parts.append(f"precision {', '.join(sorted(asked))}")
     return "; ".join(parts)
+
+
+def _epochs(record: Record) -> int:
+    """How many a network learned for, all stages together; 0 where no course is recorded."""
+    return max(map(len, record["metrics"].get("epochs", {}).values()), default=0)
 
 
 def _rank(value: Any) -> tuple[int, float, str]:

@@ -210,6 +210,10 @@ def test_where_records_come_from(tmp_path: Path) -> None:
     )
     asked = alone | {"environment": alone["environment"] | {"precision": "bfloat16"}}
     assert provenance([alone, asked]).endswith("; commit 0123456789; precision bfloat16")
+    # Of a metric that only one of its stages has, a record holds fewer numbers.
+    longer = other | {"metrics": alone["metrics"] | {"epochs": {"loss": [2.0, 1.0, 0.5], "mask": [0.1]}}}
+    shorter = other | {"seed": 2, "metrics": alone["metrics"] | {"epochs": {"loss": [2.0]}}}
+    assert provenance([longer, alone, shorter]).startswith("3 runs of 3 seeds for 1 or 3 epochs; device H200, two")
 
 
 def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:
