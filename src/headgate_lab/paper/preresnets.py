@@ -33,6 +33,8 @@ RATIOS = {
 LITTLE_SIZE, LEAST = 79_000, 11_000
 # Of 19 gates each is pulled as much as one of 163 by about nine times that. The second one is large.
 LITTLE_STRENGTHS = (0.1, 0.5)
+# Orders are compared over five seeds each, for half as many epochs and at a strength between these.
+LITTLE_ORDERED: Fields = {"strength": 0.2, "length": 10}
 
 
 def _network(
@@ -66,6 +68,7 @@ _LITTLE_EXTREMES = (
     _network("ours", network=LITTLE, params=LEAST),
     _network("narrower", network=LITTLE, params=LEAST),
 )
+_LITTLE_ORDERED = _network("paper", network=LITTLE, **LITTLE_ORDERED)
 
 
 def _curves() -> Iterator[Fields]:
@@ -86,7 +89,10 @@ def _curves() -> Iterator[Fields]:
 SHOWN: dict[str, tuple[Fields, ...]] = {
     "curves": tuple(_curves()),
     "stability": (*_IN_TURN, *_LITTLE_IN_TURN),
-    "permutation": (_PRUNED | {"order": "random"}, _OURS | {"order": "random"}, _PRUNED, _NARROWER),
+    "permutation": (
+        *(_PRUNED | {"order": "random"}, _OURS | {"order": "random"}, _PRUNED, _NARROWER),
+        *(_LITTLE_ORDERED | {"order": "random"}, _LITTLE_ORDERED),
+    ),
     "cka": (*_BY_METHOD, *_LITTLE_BY_METHOD),
     "architecture": (
         *(_network("paper", strength=strength) for strength in (1.0, 2.0)),

@@ -90,7 +90,7 @@ def shown(experiment: str) -> Sequence[ShownPreResNet]:
 
 def _recipe(fields: Fields) -> ShownPreResNet:
     little: Fields = {"length": LITTLE_EPOCHS, **LITTLE_STAGES.get(fields["method"], {})}
-    return compared(ShownPreResNet, **fields, **(little if fields["network"] == LITTLE else {}))
+    return compared(ShownPreResNet, **((little if fields["network"] == LITTLE else {}) | fields))
 
 
 def _drawn(job: Job) -> Job:

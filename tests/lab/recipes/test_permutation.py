@@ -50,6 +50,8 @@ def test_orders_are_told_where_they_are_drawn() -> None:
         "preresnet164 cifar10 ours 615,000 parameters, random order",
         "preresnet164 cifar10 paper strength 0.4",
         "preresnet164 cifar10 narrower 615,000 parameters",
+        "preresnet20 cifar10 paper strength 0.2, random order",
+        "preresnet20 cifar10 paper strength 0.2",
     ]
 
 
