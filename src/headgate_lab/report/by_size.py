@@ -12,8 +12,6 @@ from headgate_lab.report.table import NOTHING, Sheet
 
 # The experiments whose methods meet at sizes.
 BY_SIZE = ("cifar",)
-# Accuracies, in percent, that are further apart than this are not of the same function.
-ROUNDING = 0.1
 COLUMNS = {
     "paper": "the paper's way",
     "ours": "ours",
@@ -40,10 +38,9 @@ class Cell(NamedTuple):
 
 
 def by_size(experiment: str, records: Sequence[Record]) -> Sheet:
-    """Accuracies in percent. A network made small in the paper's way, which ends where it ends, tells its size too.
+    """Accuracies in percent, of networks with their gates, as the paper prints them; compaction keeps them.
 
-    And what it had with its gates, which the paper prints, where that is not the same: in records of a compaction that
-    dropped what closed channels add behind BatchNorm.
+    A network made small in the paper's way, which ends where it ends, tells its size too.
 
     Sizes of which nothing has been measured are left out.
     """
@@ -93,12 +90,9 @@ def _told(groups: Sequence[Runs]) -> str:
     """The mean accuracy and its spread over seeds, if there are several; one recipe after the other."""
     texts = []
     for group in groups:
-        params, text = group.final("params"), _spread(group.final("accuracy"))
+        params, text = group.final("params"), _spread(group.final("accuracy_before"))
         if group.config.get("strength") is not None and params:
             text += f" at {statistics.fmean(params) / 1000:,.0f}k"
-            before = group.final("accuracy_before")
-            if abs(statistics.fmean(before) - statistics.fmean(group.final("accuracy"))) > ROUNDING:
-                text += f" ({_spread(before)} with gates)"
         texts.append(text)
     return ", ".join(texts) or NOTHING
 

@@ -32,10 +32,9 @@ ABOVE = (
     "prints it, ours by a budget, and the controls, by the same recipe: the widths that ours found with fresh weights, "
     "the same architecture made uniformly narrower to that size, and the dense network; means over seeds ± their "
     "standard deviation, or one seed. Where ours and the narrower network are equal, pruning has gained nothing; where "
-    "ours and the found widths are, what it has gained is the widths. Where the paper's way has a second accuracy, "
-    "with gates, the record is of an older compaction, which dropped what closed channels add behind BatchNorm: with "
-    "gates is what the paper prints, and what compaction keeps by now. How each was run, and every other number: "
-    "[docs/results.md](docs/results.md)."
+    "ours and the found widths are, what it has gained is the widths. The size that the paper's way ends in is told, "
+    "and its accuracy is that with gates, which the paper prints and compaction keeps. How each was run, and every "
+    "other number: [docs/results.md](docs/results.md)."
 )
 BETWEEN = "What single benchmarks and checks say:"
 # What JSON may hold under each key of a record.

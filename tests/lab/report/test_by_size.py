@@ -15,7 +15,8 @@ VGG = {"network": "vgg19", "dataset": "cifar10", "strength": None, "params": Non
 
 def laid(out: Path, *runs: tuple[dict[str, Any], int, float, int]) -> Sheet:
     for config, seed, accuracy, params in runs:
-        final = {"accuracy": accuracy, "accuracy_before": accuracy + 1, "params": params}
+        # What is told is the accuracy with gates; an older compaction did not keep it.
+        final = {"accuracy": accuracy - 7, "accuracy_before": accuracy, "params": params}
         write(out, "cifar", {**VGG, **config}, seed, final)
     return by_size("cifar", list(read_runs(out, "cifar")))
 
@@ -32,21 +33,13 @@ def test_methods_meet_at_the_size_and_the_dense_network_at_every_one(tmp_path: P
         ({"method": "paper", "strength": 7.0}, 0, 10.0, 1),
         ({"method": "ours", "macs": 0.5, "network": "preresnet20"}, 0, 90.0, 130_000),
     )
-    gated = "90.50 at 270k (91.50 with gates)"
     assert found.head[:4] == ("network", "dataset", "at most", "printed")
     assert found.lines == (
         ("preresnet20", "cifar10", "50% of the MACs", "–", "–", "90.00", "–", "–", "–"),
         ("vgg19", "cifar10", "1,627,000 parameters", "93.39", "–", "–", "–", "90.00", "94.00"),
-        ("vgg19", "cifar10", "264,000 parameters", "90.92", gated, "91.50 ± 0.71", "–", "85.00", "94.00"),
+        ("vgg19", "cifar10", "264,000 parameters", "90.92", "90.50 at 270k", "91.50 ± 0.71", "–", "85.00", "94.00"),
     )
     assert "| vgg19 | cifar10 | 264,000 parameters | 90.92 |" in markdown(found)
-
-
-def test_what_is_the_same_with_gates_is_told_once(tmp_path: Path) -> None:
-    final = {"accuracy": 91.99, "accuracy_before": 92.0, "params": 270_000}
-    write(tmp_path, "cifar", {**VGG, "method": "paper", "strength": 0.5}, 0, final)
-    (line,) = by_size("cifar", list(read_runs(tmp_path, "cifar"))).lines
-    assert line[4] == "91.99 at 270k"
 
 
 def test_recipes_that_differ_otherwise_stand_one_after_the_other(tmp_path: Path) -> None:

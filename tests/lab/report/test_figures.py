@@ -156,7 +156,7 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("experiment", "x", "y", "named"),
     [
-        ("cifar", "params", "accuracy", "net, "),
+        ("cifar", "params", "accuracy_before", "net, "),
         ("tinyimagenet", "pruned_channels", "accuracy", ""),
     ],
 )
@@ -180,7 +180,7 @@ def test_every_network_has_a_panel_and_one_for_shares_of_its_work(tmp_path: Path
         ("vgg19", "found", None, 160),
     ):
         config = {"network": network, "dataset": "cifar10", "method": method, "macs": macs, "length": length}
-        write(tmp_path, "cifar", config, 0, {"params": 10, "macs": 1000, "accuracy": 90.0})
+        write(tmp_path, "cifar", config, 0, {"params": 10, "macs": 1000, "accuracy": 9.0, "accuracy_before": 90.0})
     panels = drawn(tmp_path, "cifar").axes
     assert [(axes.get_title(), axes.get_xlabel()) for axes in panels] == [
         ("counted, cifar10", "multiply-accumulates"),

@@ -24,6 +24,9 @@ LABELS = {
 SIZES = ("params", "macs")
 # Panels in a row.
 COLUMNS = 4
+# Of ours, what stands beside a printed accuracy: that of the network with its gates, which is what the paper prints and
+# what compaction keeps. Older records of gates before BatchNorm are of a compaction that did not.
+WITH_GATES = {"accuracy": "accuracy_before"}
 # A method looks the same in every figure, whichever others stand beside it.
 COLORS = {"paper": "C0", "ours": "C1", "narrower": "C2", "chipnet": "C3", "slimming": "C4", "found": "C5"}
 
@@ -68,10 +71,16 @@ def cifar(groups: Sequence[Runs]) -> Figure:
         x = "macs" if any(one.config.get("macs") for one in alike) else "params"
         where = {"network": network, "dataset": dataset}
         panels.append(Panel(f"{network}, {dataset}", alike, x, where))
-    return _figure(panels, "cifar", "accuracy", ("method",))
+    return _figure(panels, "cifar", "accuracy", ("method",), WITH_GATES)
 
 
-def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[str]) -> Figure:
+def _figure(
+    panels: Sequence[Panel],
+    experiment: str,
+    y: str,
+    series: Sequence[str],
+    ours: Mapping[str, str] | None = None,
+) -> Figure:
     """All panels, with one colour a line in all of them."""
     columns = min(len(panels), COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -80,7 +89,7 @@ def _figure(panels: Sequence[Panel], experiment: str, y: str, series: Sequence[s
     drawn = False
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        drawn |= draw(axes, panel, experiment, y, series, colors)
+        drawn |= draw(axes, panel, experiment, y, series, colors, ours)
         plain(axes, title=panel.title, xlabel=LABELS.get(panel.x, panel.x), ylabel=LABELS.get(y, y))
     if not drawn:
         raise ReportError(f"the records of {experiment} lack {y} or {' or '.join({panel.x for panel in panels})}")
@@ -94,20 +103,22 @@ def draw(
     y: str,
     series: Sequence[str],
     colors: Mapping[Key, str] | None = None,
+    ours: Mapping[str, str] | None = None,
 ) -> bool:
     """Our lines and, for each that the paper prints, the paper's; tells whether there was one of ours.
 
-    Sizes stand at equal factors from each other.
+    Sizes stand at equal factors from each other. `ours` names the metrics of our records that are called otherwise.
     """
+    measured = (ours or {}).get(y, y)
     lines, x, drawn = _lines(panel, experiment, series), panel.x, False
     colors = _colors(list(lines), series) if colors is None else colors
     for key, alike in lines.items():
         setting, label = {**panel.setting, **dict(zip(series, key, strict=True))}, name(series, key)
         if x == "strength":
             known = [group for group in alike if group.config.get(x) is not None]
-            drawn |= points(axes, (([group.config[x]], group.final(y)) for group in known), colors[key], label)
+            drawn |= points(axes, (([group.config[x]], group.final(measured)) for group in known), colors[key], label)
         else:
-            drawn |= points(axes, (group.finals(x, y) for group in alike), colors[key], label)
+            drawn |= points(axes, (group.finals(x, measured) for group in alike), colors[key], label)
         theirs = [
             ([{**where, **values}[x]], [values[y]])
             for where, values in printed(experiment)
