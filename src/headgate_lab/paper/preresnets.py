@@ -33,6 +33,8 @@ RATIOS = {
 LITTLE_SIZE, LEAST = 79_000, 11_000
 # Of 19 gates each is pulled as much as one of 163 by about nine times that. The second one is large.
 LITTLE_STRENGTHS = (0.1, 0.5)
+# Beside the ratio at which the paper compares its methods: their first stages are the same.
+LITTLE_RATIOS = (0.6, 0.2)
 # Orders are compared over five seeds each, for half as many epochs and at a strength between these.
 LITTLE_ORDERED: Fields = {"strength": 0.2, "length": 10}
 
@@ -68,6 +70,9 @@ _LITTLE_EXTREMES = (
     _network("ours", network=LITTLE, params=LEAST),
     _network("narrower", network=LITTLE, params=LEAST),
 )
+_LITTLE_RATIOS = tuple(
+    _network(method, network=LITTLE, ratio=ratio) for method in ("slimming", "chipnet") for ratio in LITTLE_RATIOS
+)
 _LITTLE_ORDERED = _network("paper", network=LITTLE, **LITTLE_ORDERED)
 
 
@@ -81,7 +86,7 @@ def _curves() -> Iterator[Fields]:
         yield _network("narrower", dataset, params=None)
         for method in ("slimming", "chipnet"):
             yield from (_network(method, dataset, ratio=ratio) for ratio in RATIOS[dataset, method])
-    yield from (*_LITTLE_BY_METHOD, *_LITTLE_EXTREMES)
+    yield from (*_LITTLE_BY_METHOD, *_LITTLE_EXTREMES, *_LITTLE_RATIOS)
 
 
 # By experiment, those of the paper first, in its order. Architectures of PreResNet-164 are at 5 and 2 % of the

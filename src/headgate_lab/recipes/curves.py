@@ -3,7 +3,7 @@
 PreResNet-164 the paper's way at five of its strengths, Network Slimming and ChipNet at up to five of its ratios of
 channels, and ours and the uniformly narrower network at five sizes. All have 60 epochs in all, where the paper's DAM
 has 200, its Network Slimming 250 and its ChipNet 270. Not measured yet. Of PreResNet-20, for which a CPU is enough, two
-strengths and sizes and one ratio, for 20 epochs.
+strengths and sizes and three ratios, for 20 epochs.
 """
 
 from __future__ import annotations
