@@ -75,8 +75,10 @@ def run_experiment(parser: ArgumentParser, options: Namespace) -> int:
         parser.error(f"--minutes must be more than 0, not {minutes:g}")
     jobs = _jobs(_asked_for(parser, experiment, options.only or [""]), options.seeds or experiment.seeds)
     device = _device(parser, options.device)
-    _make_folder(parser, options.out)
     precision = CHOICES.get(options.precision)
+    if precision is not None and not all(job.recipe.takes_precision for job in jobs):
+        parser.error(f"--precision {options.precision}: networks of {experiment.id} learn in their own; leave it out")
+    _make_folder(parser, options.out)
     made_with = environment(device.type, options.commit or _version_or_commit(), precision)
     place = Place(options.out, device, made_with)
     if device.type == "cpu":

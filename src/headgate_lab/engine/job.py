@@ -36,9 +36,13 @@ def later(default: T) -> T:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """Everything but the seed that decides how a run ends. Subclasses add fields: numbers, strings, tuples of them."""
+    """Everything but the seed that decides how a run ends. Subclasses add fields: numbers, strings, tuples of them.
+
+    `takes_precision` tells whether its networks learn in the numbers that `learning_in` asks for.
+    """
 
     experiment: ClassVar[str]
+    takes_precision: ClassVar[bool] = False
 
     @property
     @abstractmethod

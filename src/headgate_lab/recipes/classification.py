@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,8 @@ class Classification(Recipe):
         length: epochs.
         batch_size: images in a batch.
     """
+
+    takes_precision: ClassVar[bool] = True
 
     length: int = 40
     batch_size: int = 512

@@ -95,3 +95,13 @@ def test_the_command_asks_and_records(tmp_path: Path, monkeypatch: pytest.Monkey
     assert known == [None, "bfloat16", "float32"]
     assert losses[0] == losses[2] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+@pytest.mark.parametrize("experiment", ["dimension", "autoencoder", "link_prediction", "recommender"])
+def test_what_would_not_be_heeded_is_refused(
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", experiment, "--device", "cpu", "--out", str(tmp_path / "out"), "--precision", "bfloat16"])
+    assert f"--precision bfloat16: networks of {experiment} learn in their own" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
