@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headgate.layers import Gather, can_gather, gather_, gather_class
+from headgate.layers.gather import chosen
 
 WIDE, PICKED = 6, [0, 2, 5]
 
@@ -40,6 +41,22 @@ def narrowed(layer: nn.Module) -> nn.Module:
         small.weight.data = small.weight.data[:, PICKED]
     gather_(small, torch.tensor(PICKED), WIDE)
     return small
+
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@pytest.mark.parametrize("shape", [(2, WIDE, 5, 5), (2, WIDE, 3, 4, 5), (2, WIDE, 1, 1), (1, WIDE, 5, 5)])
+def test_channels_stay_where_they_lie_in_memory(shape: tuple[int, ...]) -> None:
+    x, picked = torch.randn(shape), torch.tensor(PICKED)
+    for memory_format in (torch.contiguous_format, FORMATS[len(shape)]):
+        given = x.contiguous(memory_format=memory_format).requires_grad_()
+        for dim in (1, 1 - len(shape)):
+            found = chosen(given, dim, picked)
+            assert torch.equal(found, x[:, PICKED])
+            assert found.is_contiguous(memory_format=memory_format)
+            (gradient,) = torch.autograd.grad(found.sum(), given)
+            assert torch.equal(gradient, torch.zeros_like(x).index_fill(1, picked, 1.0))
 
 
 @pytest.mark.parametrize("training", [False, True])
