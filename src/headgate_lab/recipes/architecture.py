@@ -1,7 +1,9 @@
 """Pruned architectures (announced for Appendix E4): what large strengths and small budgets leave of PreResNets.
 
 The widths of all layers and streams are recorded; `headgate figure architecture` draws them, blocks that are gone
-shaded. On CIFAR-10, PreResNet-164 for 60 epochs (not measured yet), PreResNet-20, which a CPU can train, for 20.
+shaded. PreResNet-20 on CIFAR-10, 20 epochs on a CPU, one seed: at strength 0.5 the paper's way leaves 11 of 23 layers,
+6 % of the channels that have gates, and 37.2 %; ours at 11k parameters, a quarter of that, leaves all 23 layers,
+narrow, streams too, and 71.4 %. PreResNet-164, 60 epochs: not measured yet.
 """
 
 from __future__ import annotations

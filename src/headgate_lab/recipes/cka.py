@@ -1,12 +1,16 @@
 """How alike the features of a pruned layer are (tab:cka): PreResNets, unpruned and pruned.
 
+PreResNet-20 on CIFAR-10, 20 epochs on a CPU in bfloat16, one seed, mean linear CKA: dense 0.46, the paper's way 0.45,
+Network Slimming 0.44, ChipNet 0.53, ours 0.46, the narrower network 0.40. The paper prints 0.273, 0.229, 0.328 and
+0.295 of the first four, of PreResNet-164: that pruning by DAM leaves features less alike than there were, and by the
+other two more alike, is not to be seen in the small network but of ChipNet. PreResNet-164 is not measured yet.
+
 Features are what the channels of the second convolution of the last block of stage 1 write: in PreResNet-164 the 54th
 of the paper's gates, the stem's being the first, and what the 54th BatchNorm scales, where Network Slimming and ChipNet
 prune. Each is a map of 32 by 32 numbers of each of 1,000 test images; that norm's scales and shifts change no CKA
 between them. Those that the small network still computes are compared pair by pair. Which CKA the paper's table shows,
 and on which dataset, is not said: both the linear one (`cka`) and that with Gaussian kernels of the median distance
-(`rbf_cka`) are recorded, on CIFAR-10. The paper trained for 200 to 270 epochs; here PreResNet-164 has 60 in all and is
-not measured yet; PreResNet-20, for which a CPU is enough, has 20.
+(`rbf_cka`) are recorded, on CIFAR-10. The paper trained for 200 to 270 epochs; here PreResNet-164 has 60 in all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """PreResNets on CIFAR-10 by three methods, epoch by epoch (Fig. 7): losses in training and validation.
 
-The paper's way at strength 0.4, ChipNet and Network Slimming at four tenths of their channels, as in the figure; and
-ours at the size that the paper's network ends in. Beside the losses stands what a method moves: the mean offset of all
-gates, the mean of ChipNet's masks, the mean of Network Slimming's scales. PreResNet-164 has 60 epochs in all and is not
-measured yet; PreResNet-20, for which a CPU is enough, has 20 and a strength of its own.
+The paper's way, ChipNet and Network Slimming at four tenths of their channels, as in the figure; and ours. Beside the
+losses stands what a method moves: the mean offset of all gates, the mean of ChipNet's masks, the mean of Network
+Slimming's scales. PreResNet-20, for 20 epochs on a CPU in bfloat16, one seed: as in the paper's figure, losses fall to
+the end where there is one stage, and jump up where ChipNet's pruning and either fine-tuning begin; at the end losses in
+validation are 0.53 in the paper's way, 0.49 in ours at half of its size, 0.70 by both others. While its rate is large,
+the paper's way jumps in validation too. PreResNet-164 at strength 0.4, 60 epochs: not measured yet.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from headgate_lab.paper import PAPER
 from headgate_lab.paper.number import alike
+from headgate_lab.report.remarks import following, value_of, words
 from headgate_lab.report.rows import Row
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ STATISTIC = "statistic"
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text: what all lines have in common, the head of each column, the cells.
+    """A table as text: what all lines have in common, the head of each column, the cells, what follows from these.
 
     The first `settings` columns tell the setting.
     """
@@ -30,13 +31,15 @@ class Sheet:
     settings: int
     head: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
+    following: str = ""
 
 
 def sheet(rows: Sequence[Row]) -> Sheet:
-    """The rows of one experiment, laid out: one or two columns a metric. What all lines share becomes a remark."""
+    """The rows of one experiment, laid out: one or two columns a metric. What all share or tell anyway is a remark."""
     names = [*dict.fromkeys(name for row in rows for name in row.setting), STATISTIC]
     fixed = [name for name in names if len({_value(row, name) for row in rows}) == 1]
-    shown = [name for name in names if name not in fixed]
+    follow = following(rows, [name for name in names if name not in (*fixed, STATISTIC)])
+    shown = [name for name in names if name not in fixed and name not in follow]
     columns = [Column(metric, tuple(rows)) for metric in dict.fromkeys(row.metric for row in rows)]
     together: dict[str, list[Row]] = {}
     for row in rows:
@@ -45,10 +48,13 @@ def sheet(rows: Sequence[Row]) -> Sheet:
     for line in together.values():
         cells = [_value(line[0], name) for name in shown]
         lines.append((*cells, *(cell for column in columns for cell in column.cells(line)), _runs(line)))
-    head = (*map(_words, shown), *(name for column in columns for name in column.head), "runs")
-    told = [(_words(name), _value(rows[0], name)) for name in fixed if name != STATISTIC]
-    common = ", ".join(f"{name} {value}" for name, value in told if value)
-    return Sheet(common, len(shown), head, tuple(lines))
+    head = (*map(words, shown), *(name for column in columns for name in column.head), "runs")
+    common = {name: _value(rows[0], name) for name in fixed if name != STATISTIC}
+    return Sheet(_remark(common, ", "), len(shown), head, tuple(lines), _remark(follow, "; "))
+
+
+def _remark(fields: Mapping[str, str], between: str) -> str:
+    return between.join(f"{words(name)} {value}" for name, value in fields.items() if value)
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ class Column:
     @property
     def head(self) -> tuple[str, ...]:
         """One name a column."""
-        words = _words(self.metric)
-        return (f"{words}, {PAPER[self.rows[0].id].printed_by}", f"{words}, ours") if self._is_printed else (words,)
+        name = words(self.metric)
+        return (f"{name}, {PAPER[self.rows[0].id].printed_by}", f"{name}, ours") if self._is_printed else (name,)
 
     def cells(self, line: Sequence[Row]) -> tuple[str, ...]:
         """The numbers of one line. Ours is written like the paper's or, if the paper lacks it, like its others."""
@@ -80,9 +86,10 @@ class Column:
 
 
 def title(experiment: str, rows: Sequence[Row]) -> str:
-    """The line above the table: what it is about, its place in the paper, what all its lines have in common."""
-    part, common = PAPER[experiment], sheet(rows).common
-    return f"{part.title} ({part.place})" + (f"; {common}" if common else "")
+    """What stands above the table: what it is about, its place in the paper, what its lines have in common."""
+    part, laid = PAPER[experiment], sheet(rows)
+    lines = [f"{part.title} ({part.place})" + (f"; {laid.common}" if laid.common else "")]
+    return "\n".join([*lines, f"Besides: {laid.following}."] if laid.following else lines)
 
 
 def without_empty_columns(laid: Sheet) -> Sheet:
@@ -93,7 +100,7 @@ def without_empty_columns(laid: Sheet) -> Sheet:
         if number < laid.settings or any(line[number] != NOTHING for line in laid.lines)
     ]
     head, *lines = (tuple(cells[number] for number in told) for cells in (laid.head, *laid.lines))
-    return Sheet(laid.common, laid.settings, head, tuple(lines))
+    return replace(laid, head=head, lines=tuple(lines))
 
 
 def rich_table(laid: Sheet) -> Table:
@@ -117,6 +124,7 @@ def markdown(laid: Sheet) -> str:
     """The table for a page."""
     rule = ["---" if number < laid.settings else "---:" for number in range(len(laid.head))]
     lines = [f"Everywhere: {laid.common}.\n"] if laid.common else []
+    lines += [f"Besides: {laid.following}.\n"] if laid.following else []
     for cells in (laid.head, rule, *laid.lines):
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
@@ -127,15 +135,8 @@ def as_json(rows: Sequence[Row]) -> str:
     return "[\n" + ",\n".join(json.dumps(row.as_json(), ensure_ascii=False) for row in rows) + "\n]"
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _value(row: Row, name: str) -> str:
-    value: Any = row.statistic if name == STATISTIC else row.setting.get(name)
-    if value is None:
-        return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return row.statistic if name == STATISTIC else value_of(row.setting, name)
 
 
 def _with_spread(value: float | None, sd: float | None, like: str | None) -> str:

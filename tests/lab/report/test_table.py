@@ -47,17 +47,18 @@ def test_a_setting_is_a_line_and_what_all_share_is_a_remark(tmp_path: Path) -> N
     write_lenet(tmp_path)
     found = laid(tmp_path, "lenet")
     assert found.common == "network lenet5"
+    assert found.following == "width 0.25 (narrower)"
     assert found.head == (
-        "activation", "gradient noise", "method", "strength", "width", "params, paper", "params, ours",
+        "activation", "gradient noise", "method", "strength", "params, paper", "params, ours",
         "pruned, paper", "pruned, ours", "accuracy, paper", "accuracy, ours", "runs",
     )  # fmt: skip
-    assert found.settings == 5
+    assert found.settings == 4
     assert len(found.lines) == 30 + 3
     assert found.lines[4] == (
-        "tanh", "0", "paper", "0.1", "", "3.9k", "4.0k ± 0.1k", "93.59", "93.52 ± 0.00", "97.49", "98.50 ± 0.71", "2",
+        "tanh", "0", "paper", "0.1", "3.9k", "4.0k ± 0.1k", "93.59", "93.52 ± 0.00", "97.49", "98.50 ± 0.71", "2",
     )  # fmt: skip
     assert found.lines[-1] == (
-        "tanh", "0", "narrower", "", "0.25", "–", "4.1k ± 0.0k", "–", "93.40 ± 0.00", "–", "97.00 ± 0.00", "2",
+        "tanh", "0", "narrower", "", "–", "4.1k ± 0.0k", "–", "93.40 ± 0.00", "–", "97.00 ± 0.00", "2",
     )  # fmt: skip
 
 
@@ -88,12 +89,14 @@ def test_markdown_cannot_break_out_of_a_cell(tmp_path: Path) -> None:
     write_dimension(tmp_path)
     write(tmp_path, "dimension", {"problem": "a|b", "factors": 5, "settings": "odd"}, 0, {"dimension": 5})
     lines = markdown(sheet(rows("dimension", read_runs(tmp_path, "dimension")))).splitlines()
-    assert lines[:3] == [
-        "| problem | factors | settings | strength | dimension, paper | dimension, ours | runs |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: |",
-        "| linear | 5 | paper |  | 5 | 5.5 ± 0.7 | 2 |",
+    assert lines[:5] == [
+        "Besides: strength 0.01 (ours).",
+        "",
+        "| problem | factors | settings | dimension, paper | dimension, ours | runs |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+        "| linear | 5 | paper | 5 | 5.5 ± 0.7 | 2 |",
     ]
-    assert "| a\\|b | 5 | odd |  | – | 5 | 1 |" in lines
+    assert "| a\\|b | 5 | odd | – | 5 | 1 |" in lines
 
 
 def test_the_title_tells_the_place() -> None:
