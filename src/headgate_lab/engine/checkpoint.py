@@ -21,8 +21,12 @@ class CheckpointError(Exception):
 
 @dataclass
 class Progress:
-    """What a training has behind it: the metrics of its epochs, by job, and by stage its seconds and networks."""
+    """What a training has behind it: the metrics of its epochs, by job, and by stage its seconds and networks.
 
+    `precision` is what it computes in, where a recipe leaves that open.
+    """
+
+    precision: str = ""
     epochs: list[list[Metrics]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     networks: dict[str, int] = field(default_factory=dict)
@@ -34,10 +38,29 @@ def checkpoint_path(out: Path, jobs: Sequence[Job]) -> Path:
     return out / jobs[0].recipe.experiment / f"unfinished-{together}.pt"
 
 
-def save_checkpoint(path: Path, training: Training, progress: Progress) -> None:
+def begun(jobs: Sequence[Job], out: Path) -> list[list[Job]]:
+    """Trainings of which there is a checkpoint and whose jobs are all among these: they can go on as they were."""
+    by_name = {job.name: job for job in jobs}
+    paths = (out / experiment for experiment in dict.fromkeys(job.recipe.experiment for job in jobs))
+    found = (names_in(file) for path in paths for file in sorted(path.glob("unfinished-*.pt")))
+    return [[by_name[name] for name in names] for names in found if names and by_name.keys() >= set(names)]
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of the jobs whose state is in a file; none if it cannot be read, or is of older code."""
+    try:
+        # Tensors stay where they are: they may be a gigabyte, and of a device that is not here.
+        return list(torch.load(path, weights_only=True, mmap=True, map_location="meta").get("jobs", ()))
+    except Exception:  # whoever wants to go on from it is told what is wrong with it
+        return []
+
+
+def save_checkpoint(path: Path, jobs: Sequence[Job], training: Training, progress: Progress) -> None:
     """Writes the state, whole or not at all."""
     buffer = io.BytesIO()
     state = {
+        "jobs": [job.name for job in jobs],
+        "precision": progress.precision,
         "epochs": [[dict(metrics) for metrics in epoch] for epoch in progress.epochs],
         "seconds": dict(progress.seconds),
         "networks": dict(progress.networks),
@@ -48,18 +71,23 @@ def save_checkpoint(path: Path, training: Training, progress: Progress) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def load_checkpoint(path: Path, training: Training, device: torch.device) -> Progress:
+def load_checkpoint(path: Path, training: Training, device: torch.device, precision: str = "") -> Progress:
     """Puts the training where the file left it and says what it has behind it; a fresh start if there is no file.
 
     Raises:
-        CheckpointError: the file is damaged or belongs to other code.
+        CheckpointError: the file is damaged, belongs to other code, or has learned in another precision.
     """
     if not path.exists():
-        return Progress()
+        return Progress(precision)
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        training.load_state_dict(state["training"])
-        return Progress(state["epochs"], state["seconds"], state.get("networks", {}))
+        if (before := state.get("precision", precision)) == precision:
+            training.load_state_dict(state["training"])
+            return Progress(precision, state["epochs"], state["seconds"], state.get("networks", {}))
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise CheckpointError(f"cannot go on from {path} ({first}); remove it to start that training anew") from error
+    raise CheckpointError(
+        f"{path} has learned in {before}, not in {precision}: go on with --precision {before}, or remove it to start "
+        "that training anew"
+    )

@@ -1,4 +1,4 @@
-"""What a run is: a recipe and a seed, and nothing else. Both together name it."""
+"""What a run is: a recipe and a seed. Both together name it; where and in which numbers it learned is recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def later(default: T) -> T:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """Everything but the seed that decides how a run ends. Subclasses add fields: numbers, strings, tuples of them.
+    """Everything that an experiment decides, but for the seed. Subclasses add fields: numbers, strings, tuples of them.
 
     `takes_precision` tells whether its networks learn in the numbers that `learning_in` asks for.
     """

@@ -20,5 +20,5 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     wanted = {M_MMAP_THRESHOLD: LARGEST_KEPT, M_TRIM_THRESHOLD: MOST_KEPT, M_TOP_PAD: ASKED_FOR_AT_ONCE}
-    # Each is tried, whatever the one before it said.
-    return [mallopt(option, value) for option, value in wanted.items()] == [1] * len(wanted)
+    # The first one is what older versions refuse. The others alone would make them hand back more than before.
+    return all(mallopt(option, value) == 1 for option, value in wanted.items())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from headgate_lab.engine.checkpoint import Progress, checkpoint_path, load_checkpoint, save_checkpoint
+from headgate_lab.engine.checkpoint import Progress, begun, checkpoint_path, load_checkpoint, save_checkpoint
 from headgate_lab.engine.job import FAILED, InStages, Job, Metrics, Training
+from headgate_lab.engine.precision import precision_on
 from headgate_lab.engine.record import RECORD, read_run, write_run
 
 # A checkpoint costs little, but an epoch may cost less.
@@ -69,6 +70,7 @@ def run(
 ) -> list[Failure]:
     """Runs what is not finished, up to `together` jobs of a cohort side by side, and returns what failed.
 
+    Trainings that have a checkpoint come first and go on as they were, however many there were side by side.
     No epoch begins that would end after `until`, on the clock of `time.monotonic`, if it took as long as the one
     before: what is unfinished then has its checkpoint, and goes on when it is run again.
 
@@ -77,12 +79,24 @@ def run(
         OSError: something cannot be written; what was written before stays whole.
     """
     failures: list[Failure] = []
-    for batch in batches([job for job in dict.fromkeys(jobs) if not is_finished(job, place.out)], together):
+    for batch in _to_run(list(dict.fromkeys(jobs)), place.out, together):
         failed = None if time.monotonic() >= until else _run_together(batch, place, watch, until)
         if failed is None:
             break
         failures += failed
     return failures
+
+
+def _to_run(jobs: Sequence[Job], out: Path, together: int) -> list[list[Job]]:
+    """What was begun, then what was not; checkpoints of trainings whose records are all there are removed."""
+    left, batch_list = dict.fromkeys(job for job in jobs if not is_finished(job, out)), list[list[Job]]()
+    for batch in begun(jobs, out):
+        if not left.keys() & batch:
+            checkpoint_path(out, batch).unlink(missing_ok=True)
+            continue
+        batch_list.append(batch)
+        left = dict.fromkeys(job for job in left if job not in batch)
+    return batch_list + batches(list(left), together)
 
 
 def is_finished(job: Job, out: Path) -> bool:
@@ -107,13 +121,14 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> 
     """What failed; None if there was no time to end."""
     epochs, path = jobs[0].recipe.epochs, checkpoint_path(place.out, jobs)
     training = jobs[0].recipe.start(jobs, place.device)
-    progress = load_checkpoint(path, training, place.device)
+    precision = str(precision_on(place.device)).removeprefix("torch.") if jobs[0].recipe.takes_precision else ""
+    progress = load_checkpoint(path, training, place.device, precision)
     watch.begin(jobs, epochs, len(progress.epochs))
     reasons = _reasons(progress.epochs)
     saved, wait, took = time.monotonic(), place.seconds_between_checkpoints, 0.0
     while len(progress.epochs) < epochs and len(reasons) < len(jobs):
         if (began := time.monotonic()) + took > until:
-            save_checkpoint(path, training, progress)
+            save_checkpoint(path, jobs, training, progress)
             return None
         with _timed(progress, _begun_stage(training, progress)):
             progress.epochs.append(training.epoch())
@@ -121,17 +136,22 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> 
         watch.epoch(len(progress.epochs), progress.epochs[-1])
         took = (now := time.monotonic()) - began
         if now - saved >= wait and len(progress.epochs) < epochs:
-            save_checkpoint(path, training, progress)
+            save_checkpoint(path, jobs, training, progress)
             saved = time.monotonic()
             wait = place.seconds_before_the_next(saved - now)
+    without_result: dict[int, str] = {}
     if len(reasons) < len(jobs):
         try:
-            reasons |= _finish(jobs, training, progress, reasons, place, watch)
+            without_result = _finish(jobs, training, progress, reasons, place, watch)
         except BaseException:  # what was learned does not depend on what is made of it
-            save_checkpoint(path, training, progress)
+            with suppress(OSError):
+                save_checkpoint(path, jobs, training, progress)
             raise
-    path.unlink(missing_ok=True)
-    return [Failure(jobs[number], reason) for number, reason in reasons.items()]
+    if without_result:
+        save_checkpoint(path, jobs, training, progress)
+    else:
+        path.unlink(missing_ok=True)
+    return [Failure(jobs[number], reason) for number, reason in (reasons | without_result).items()]
 
 
 def _finish(
@@ -142,22 +162,27 @@ def _finish(
     place: Place,
     watch: Watch,
 ) -> dict[int, str]:
-    """Records the results of jobs that have not failed; which of them have none, by number, and why."""
+    """Records the results of jobs that have not failed; which of them have none, by number, and why.
+
+    A record that is there already stays.
+    """
+    progress.seconds.pop("finish", None)
     with _timed(progress, "finish"):
         final = training.finish()
     failed = {number: str(metrics[FAILED]) for number, metrics in enumerate(final) if FAILED in metrics}
     alive = [number for number in range(len(jobs)) if number not in {*reasons, *failed}]
     for number in alive:
-        write_run(
-            place.out,
-            jobs[number],
-            epochs=[epoch[number] for epoch in progress.epochs],
-            final=final[number],
-            environment=place.environment,
-            seconds=progress.seconds,
-            networks=progress.networks,
-            together=len(jobs),
-        )
+        if not is_finished(jobs[number], place.out):
+            write_run(
+                place.out,
+                jobs[number],
+                epochs=[epoch[number] for epoch in progress.epochs],
+                final=final[number],
+                environment=place.environment,
+                seconds=progress.seconds,
+                networks=progress.networks,
+                together=len(jobs),
+            )
     watch.end([jobs[number] for number in alive], [final[number] for number in alive])
     return failed
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from headgate_lab.engine.memory import keep_freed_memory
+from headgate_lab.engine.memory import M_MMAP_THRESHOLD, keep_freed_memory
 
 PAGES = """
 import resource, sys, torch
@@ -34,6 +34,20 @@ def pages(how: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back like this")
 def test_memory_is_kept() -> None:
     assert pages("kept") < pages("given back") / 5
+
+
+def test_where_the_limit_is_refused_nothing_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Older:
+        def mallopt(self, option: int, value: int) -> int:
+            asked.append(option)
+            return int(option != M_MMAP_THRESHOLD)
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Older())
+    assert not keep_freed_memory()
+    assert asked == [M_MMAP_THRESHOLD]
 
 
 def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from headgate_lab.cli import main
+from headgate_lab.engine.checkpoint import CheckpointError
 from headgate_lab.engine.images import Resident
+from headgate_lab.engine.job import Job
 from headgate_lab.engine.network import Network, score
 from headgate_lab.engine.precision import computing_on, learning_in, precision_on
 from headgate_lab.engine.record import read_runs
+from headgate_lab.engine.run import Place, run
+from headgate_lab.engine.watch import Lines
 from headgate_lab.recipes import cifar
 from headgate_lab.recipes.cifar import Cifar
 from headgate_lab.recipes.classification import batches_of
@@ -95,6 +100,26 @@ def test_the_command_asks_and_records(tmp_path: Path, monkeypatch: pytest.Monkey
     assert known == [None, "bfloat16", "float32"]
     assert losses[0] == losses[2] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_what_was_begun_goes_on_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cifar.NETWORKS, "preresnet20", cifar.NETWORKS["preresnet56"])
+    place = Place(tmp_path, CPU, {"torch": "t", "device": "d", "commit": "c"}, seconds_between_checkpoints=0.0)
+
+    class Leaving(Lines):
+        def epoch(self, number: int, metrics: Any) -> None:
+            if number == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), learning_in(torch.bfloat16):
+        run([Job(RECIPE, 0)], place, Leaving())
+    with pytest.raises(CheckpointError, match="has learned in bfloat16, not in float32: go on with --precision bfloat"):
+        run([Job(RECIPE, 0)], place, Lines())
+    with learning_in(torch.bfloat16):
+        assert run([Job(RECIPE, 0)], place, Lines()) == []
+    assert "goes on after 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("experiment", ["dimension", "autoencoder", "link_prediction", "recommender"])

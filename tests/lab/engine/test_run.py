@@ -17,8 +17,8 @@ import pytest
 
 from headgate_lab.engine import run as run_module
 from headgate_lab.engine.checkpoint import CheckpointError, checkpoint_path
-from headgate_lab.engine.job import Job, Metrics, later
-from headgate_lab.engine.record import RecordError, read_run, read_runs
+from headgate_lab.engine.job import FAILED, Job, Metrics, later
+from headgate_lab.engine.record import RecordError, read_run, read_runs, write_run
 from headgate_lab.engine.run import batches, run
 from headgate_lab.engine.watch import Lines
 from tests.lab.engine.straight_line import Lined, StraightLine, here
@@ -135,6 +135,85 @@ def test_what_was_learned_outlives_an_end_that_fails(
     for job in jobs:
         assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
     assert not checkpoint_path(place.out, jobs).exists()
+
+
+def full_disk(*_: Any, **__: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def test_records_that_are_half_written_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(StraightLine(2.0, length=3), seed) for seed in range(3)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=3)
+    place, watch = here(tmp_path / "broken"), Silent()
+
+    def only_the_first(out: Path, job: Job, **what: Any) -> Path:
+        return write_run(out, job, **what) if job.seed == 0 else full_disk()
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(run_module, "write_run", only_the_first)
+        run(jobs, place, watch, together=3)
+    first = jobs[0].folder(place.out) / "record.json"
+    before = first.read_bytes()
+    assert len(read_runs(place.out, "line")) == 1
+    assert run(jobs, place, watch, together=3) == []
+    assert (watch.began, first.read_bytes()) == ([0, 3], before)
+    for job in jobs:
+        assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_checkpoint_of_which_nothing_is_left_to_run_goes(tmp_path: Path) -> None:
+    class Leaving(Silent):
+        def end(self, jobs: Any, final: Any) -> None:
+            raise KeyboardInterrupt
+
+    jobs, watch = [Job(StraightLine(2.0), seed) for seed in range(2)], Silent()
+    with pytest.raises(KeyboardInterrupt):
+        run(jobs, here(tmp_path), Leaving(), together=2)
+    assert len(read_runs(tmp_path, "line")) == 2 and len(list(tmp_path.rglob("*.pt"))) == 1
+    run(jobs, here(tmp_path), watch, together=2)
+    assert watch.began == [] and not list(tmp_path.rglob("*.pt"))
+
+
+def test_what_has_no_result_keeps_what_it_has_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, watch, done = [Job(StraightLine(2.0), seed) for seed in range(2)], Silent(), Lined.finish
+    with monkeypatch.context() as patch:
+        patch.setattr(Lined, "finish", lambda training: [done(training)[0], {FAILED: "it cannot be cut"}])
+        (failure,) = run(jobs, here(tmp_path), watch, together=2)
+    assert (failure.job, failure.reason) == (jobs[1], "it cannot be cut")
+    assert run(jobs, here(tmp_path), watch, together=2) == []
+    assert watch.began == [0, 5] and len(read_runs(tmp_path, "line")) == 2
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_what_went_wrong_is_told_even_if_nothing_can_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(training: Lined) -> list[Metrics]:
+        raise ValueError("the reason")
+
+    monkeypatch.setattr(Lined, "finish", failing)
+    monkeypatch.setattr(run_module, "save_checkpoint", full_disk)
+    with pytest.raises(ValueError, match="the reason"):
+        run([Job(StraightLine(2.0), 0)], here(tmp_path, between=1e9), Silent())
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_what_was_begun_goes_on_however_many_are_asked_for(together: int, tmp_path: Path) -> None:
+    jobs = [Job(StraightLine(2.0, length=6), seed) for seed in range(4)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=4)
+
+    class Leaving(Silent):
+        def epoch(self, number: int, metrics: Any) -> None:
+            if number == 3:
+                raise KeyboardInterrupt
+
+    watch, place = Silent(), here(tmp_path / "broken")
+    with pytest.raises(KeyboardInterrupt):
+        run(jobs[1:3], place, Leaving(), together=2)
+    run(jobs, place, watch, together=together)
+    assert watch.began == [2, *([0] * (2 if together == 1 else 1))]
+    for job in jobs:
+        assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
+    assert not list(tmp_path.rglob("*.pt"))
 
 
 def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def training(*ways: Compared, seeds: tuple[int, ...] = (0,)) -> Staged:
 
 
 def test_each_method_has_what_its_authors_chose() -> None:
-    one = {recipe.method: recipe for recipe in shown("stability")}
+    one = {recipe.method: recipe for recipe in shown("stability") if recipe.network == "preresnet164"}
     assert (one["chipnet"].weight_decay, one["chipnet"].prune_batch_size) == (1e-3, 32)
     assert (one["slimming"].weight_decay, one["slimming"].sparsity, one["slimming"].lr) == (1e-4, 1e-5, 0.1)
     assert one["paper"].pruning().cold_start == 6  # type: ignore[attr-defined]
@@ -82,10 +82,11 @@ def test_network_slimming_has_as_many_epochs_as_its_authors_give_it() -> None:
 
 def test_stages_and_datasets_are_not_mixed() -> None:
     jobs = [Job(recipe, 0) for recipe in shown("curves")]
+    told = ("network", "dataset", "length", "prune", "finetune")
     for together in batches(jobs, 100):
-        kinds = {(job.recipe.dataset, job.recipe.prune, job.recipe.finetune) for job in together}  # type: ignore[attr-defined]
-        assert len(kinds) == 1
-    assert len(batches(jobs, 100)) == 6
+        assert len({tuple(getattr(job.recipe, name) for name in told) for job in together}) == 1
+    # PreResNet-164 on two datasets and PreResNet-20 on one, in one stage, two or three.
+    assert len(batches(jobs, 100)) == 9
 
 
 @pytest.mark.parametrize("method", WAYS)
@@ -153,7 +154,7 @@ def test_a_training_goes_on_bit_by_bit(method: str, interrupted: tuple[int, ...]
     expected, found = [whole.epoch() for _ in range(6)], []
     for epoch in range(7):
         if epoch in interrupted:
-            save_checkpoint(tmp_path / "unfinished.pt", broken, Progress())
+            save_checkpoint(tmp_path / "unfinished.pt", [], broken, Progress())
             broken = training(WAYS[method])
             load_checkpoint(tmp_path / "unfinished.pt", broken, CPU)
         if epoch < 6:

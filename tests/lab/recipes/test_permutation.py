@@ -118,7 +118,7 @@ def test_a_training_goes_on_bit_by_bit(tmp_path: Path) -> None:
     whole, broken = started(job), started(job)
     expected = [whole.epoch() for _ in range(4)]
     assert [broken.epoch() for _ in range(2)] == expected[:2]
-    save_checkpoint(tmp_path / "unfinished.pt", broken, Progress())
+    save_checkpoint(tmp_path / "unfinished.pt", [], broken, Progress())
     again = started(job)
     load_checkpoint(tmp_path / "unfinished.pt", again, CPU)
     assert [again.epoch() for _ in range(2)] == expected[2:]

@@ -146,7 +146,7 @@ def test_a_training_goes_on_bit_by_bit(tmp_path: Path) -> None:
     found = []
     for _ in range(4):
         found.append(broken.epoch())
-        save_checkpoint(tmp_path / "unfinished.pt", broken, Progress())
+        save_checkpoint(tmp_path / "unfinished.pt", [], broken, Progress())
         broken = training(*ways)
         load_checkpoint(tmp_path / "unfinished.pt", broken, CPU)
     assert found == expected
