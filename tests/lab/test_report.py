@@ -61,7 +61,8 @@ def test_networks_of_the_same_size_come_first(tmp_path: Path) -> None:
     write_record(tmp_path / "a.json")
     both = {"network": "vgg19", "dataset": "cifar10", "strength": None, "length": 160, "params": 264_000}
     for method, accuracy in (("ours", 91.0), ("narrower", 85.0)):
-        write(tmp_path, "cifar", {**both, "method": method}, 0, {"accuracy": accuracy, "params": 260_000})
+        final = {"accuracy": accuracy, "accuracy_before": accuracy, "params": 260_000}
+        write(tmp_path, "cifar", {**both, "method": method}, 0, final)
     above, sizes, between, rows = section(tmp_path).split("\n\n")
     assert (above, between, rows) == (ABOVE, BETWEEN, headlines(load_records(tmp_path)))
     assert sizes.splitlines() == [

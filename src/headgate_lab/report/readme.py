@@ -33,8 +33,8 @@ ABOVE = (
     "the same architecture made uniformly narrower to that size, and the dense network; means over seeds ± their "
     "standard deviation, or one seed. Where ours and the narrower network are equal, pruning has gained nothing; where "
     "ours and the found widths are, what it has gained is the widths. The size that the paper's way ends in is told, "
-    "and its accuracy is that with gates, which the paper prints and compaction keeps. How each was run, and every "
-    "other number: [docs/results.md](docs/results.md)."
+    "and its accuracy is that with gates, which the paper prints and compaction keeps; where a + stands, for one more "
+    "channel a gate than is counted. How each was run, and every other number: [docs/results.md](docs/results.md)."
 )
 BETWEEN = "What single benchmarks and checks say:"
 # What JSON may hold under each key of a record.

@@ -128,13 +128,17 @@ def provenance(records: Sequence[Record]) -> str:
         known = dict.fromkeys(str(record["environment"].get(name, "unknown"))[:short] for record in records)
         what = f"{name}s" if name == "commit" and len(known) > 1 else name
         parts.append(f"{what} {', '.join(sorted(known))}")
-    if asked := {record["environment"].get("precision") for record in records} - {None}:
-        parts.append(f"precision {', '.join(sorted(asked))}")
+    asked = Counter(record["environment"].get("precision") for record in records)
+    for name in sorted(asked.keys() - {None}):
+        times = "" if asked[name] == len(records) else f" (of {asked[name]} run{'s' * (asked[name] != 1)})"
+        parts.append(f"precision {name}{times}")
     return "; ".join(parts)
 
 
 def _epochs(record: Record) -> int:
-    """How many a network learned for, all stages together; 0 where no course is recorded."""
+    """How many a network learned for, all stages together; 0 where what is recorded are pieces of steps, or nothing."""
+    if "steps" in record["config"]:
+        return 0
     return max(map(len, record["metrics"].get("epochs", {}).values()), default=0)
 
 

@@ -50,7 +50,12 @@ def sheet(rows: Sequence[Row]) -> Sheet:
         lines.append((*cells, *(cell for column in columns for cell in column.cells(line)), _runs(line)))
     head = (*map(words, shown), *(name for column in columns for name in column.head), "runs")
     common = {name: _value(rows[0], name) for name in fixed if name != STATISTIC}
-    return Sheet(_remark(common, ", "), len(shown), head, tuple(lines), _remark(follow, "; "))
+    return Sheet(_remark(common, ", "), len(shown), head, tuple(lines), _besides(rows, follow))
+
+
+def _besides(rows: Sequence[Row], follow: Mapping[str, str]) -> str:
+    whose = "Besides, where there are runs" if any(row.n == 0 for row in rows) else "Besides"
+    return f"{whose}: {_remark(follow, '; ')}" if follow else ""
 
 
 def _remark(fields: Mapping[str, str], between: str) -> str:
@@ -89,7 +94,7 @@ def title(experiment: str, rows: Sequence[Row]) -> str:
     """What stands above the table: what it is about, its place in the paper, what its lines have in common."""
     part, laid = PAPER[experiment], sheet(rows)
     lines = [f"{part.title} ({part.place})" + (f"; {laid.common}" if laid.common else "")]
-    return "\n".join([*lines, f"Besides: {laid.following}."] if laid.following else lines)
+    return "\n".join([*lines, f"{laid.following}."] if laid.following else lines)
 
 
 def without_empty_columns(laid: Sheet) -> Sheet:
@@ -124,7 +129,7 @@ def markdown(laid: Sheet) -> str:
     """The table for a page."""
     rule = ["---" if number < laid.settings else "---:" for number in range(len(laid.head))]
     lines = [f"Everywhere: {laid.common}.\n"] if laid.common else []
-    lines += [f"Besides: {laid.following}.\n"] if laid.following else []
+    lines += [f"{laid.following}.\n"] if laid.following else []
     for cells in (laid.head, rule, *laid.lines):
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

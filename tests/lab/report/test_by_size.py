@@ -37,7 +37,7 @@ def test_methods_meet_at_the_size_and_the_dense_network_at_every_one(tmp_path: P
     assert found.lines == (
         ("preresnet20", "cifar10", "50% of the MACs", "–", "–", "90.00", "–", "–", "–"),
         ("vgg19", "cifar10", "1,627,000 parameters", "93.39", "–", "–", "–", "90.00", "94.00"),
-        ("vgg19", "cifar10", "264,000 parameters", "90.92", "90.50 at 270k", "91.50 ± 0.71", "–", "85.00", "94.00"),
+        ("vgg19", "cifar10", "264,000 parameters", "90.92", "90.50 at 270k+", "91.50 ± 0.71", "–", "85.00", "94.00"),
     )
     assert "| vgg19 | cifar10 | 264,000 parameters | 90.92 |" in markdown(found)
 
@@ -46,3 +46,16 @@ def test_recipes_that_differ_otherwise_stand_one_after_the_other(tmp_path: Path)
     ours = {"method": "ours", "params": 264_000}
     (line,) = laid(tmp_path, (ours, 0, 91.0, 1), ({**ours, "length": 100}, 0, 90.0, 1)).lines
     assert sorted(line[5].split(", ")) == ["90.00", "91.00"]
+
+
+def test_a_size_that_lacks_what_keeps_the_accuracy_is_marked(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((90.45, 60.0)):
+        config = {**VGG, "method": "paper", "strength": 0.5, "length": 160 + seed}
+        write(tmp_path, "cifar", config, 0, {"accuracy": accuracy, "accuracy_before": 90.5, "params": 270_400})
+    (line,) = by_size("cifar", list(read_runs(tmp_path, "cifar"))).lines
+    assert line[4] == "90.50 at 270k, 90.50 at 270k+"
+
+
+def test_runs_that_have_no_accuracy_say_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "cifar", {**VGG, "method": "ours", "params": 264_000}, 0, {"params": 263_000})
+    assert by_size("cifar", list(read_runs(tmp_path, "cifar"))).lines[0][5] == "–"

@@ -209,11 +209,14 @@ def test_where_records_come_from(tmp_path: Path) -> None:
         "2 runs of 2 seeds; device H200, two cores; torch 2.13.0; commits 0123456789, aaaaaaaaaa"
     )
     asked = alone | {"environment": alone["environment"] | {"precision": "bfloat16"}}
-    assert provenance([alone, asked]).endswith("; commit 0123456789; precision bfloat16")
+    assert provenance([alone, asked]).endswith("; commit 0123456789; precision bfloat16 (of 1 run)")
+    assert provenance([asked, asked]).endswith("; precision bfloat16")
     # Of a metric that only one of its stages has, a record holds fewer numbers.
     longer = other | {"metrics": alone["metrics"] | {"epochs": {"loss": [2.0, 1.0, 0.5], "mask": [0.1]}}}
     shorter = other | {"seed": 2, "metrics": alone["metrics"] | {"epochs": {"loss": [2.0]}}}
     assert provenance([longer, alone, shorter]).startswith("3 runs of 3 seeds for 1 or 3 epochs; device H200, two")
+    # Steps in pieces of many are no epochs.
+    assert provenance([longer | {"config": {"steps": 300, "length": 3}}]).startswith("1 run of 1 seed; device")
 
 
 def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:

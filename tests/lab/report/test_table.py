@@ -47,7 +47,7 @@ def test_a_setting_is_a_line_and_what_all_share_is_a_remark(tmp_path: Path) -> N
     write_lenet(tmp_path)
     found = laid(tmp_path, "lenet")
     assert found.common == "network lenet5"
-    assert found.following == "width 0.25 (narrower)"
+    assert found.following == "Besides, where there are runs: width 0.25 (narrower)"
     assert found.head == (
         "activation", "gradient noise", "method", "strength", "params, paper", "params, ours",
         "pruned, paper", "pruned, ours", "accuracy, paper", "accuracy, ours", "runs",
@@ -90,7 +90,7 @@ def test_markdown_cannot_break_out_of_a_cell(tmp_path: Path) -> None:
     write(tmp_path, "dimension", {"problem": "a|b", "factors": 5, "settings": "odd"}, 0, {"dimension": 5})
     lines = markdown(sheet(rows("dimension", read_runs(tmp_path, "dimension")))).splitlines()
     assert lines[:5] == [
-        "Besides: strength 0.01 (ours).",
+        "Besides, where there are runs: strength 0.01 (ours).",
         "",
         "| problem | factors | settings | dimension, paper | dimension, ours | runs |",
         "| --- | --- | --- | ---: | ---: | ---: |",
