@@ -33,7 +33,7 @@ def step_s(args: argparse.Namespace) -> float:
     """The median of seconds of a step, in this process."""
     memory, precision = args.way
     if memory == "kept" and not keep_freed_memory():
-        raise SystemExit("memory cannot be kept here: the C library is not glibc")
+        raise SystemExit("memory cannot be kept here: the C library is not glibc, or an old one")
     with learning_in(CHOICES[precision]):
         (network,) = training(args, args.batch * args.steps).networks
         network.begin_epoch()
@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     if args.way:
+        if tuple(args.way) not in product(MEMORY, CHOICES):
+            parser.error(f"--way must be one of {', '.join(MEMORY)} and one of {', '.join(CHOICES)}")
         print(step_s(args))
         return
     what = f"{args.model}-{'dense' if args.dense else 'gated'}"
