@@ -6,16 +6,19 @@ import io
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.image import imread
 
 from headgate_lab.engine.record import read_runs
 from headgate_lab.paper import PAPER
 from headgate_lab.paper.preresnets import SHOWN
 from headgate_lab.report.figures import FIGURES, picture
+from headgate_lab.report.figures.colors import COLORS, SPARE, colors
 from headgate_lab.report.runs import ReportError, as_shown, by_recipe
 from tests.lab.report.synthetic import (
     LINEAR_5,
@@ -153,6 +156,58 @@ def test_lenet_has_the_printed_curve_and_the_narrower_control(tmp_path: Path) ->
     assert "narrower" not in accuracy
 
 
+def test_lenet_has_no_empty_panels(tmp_path: Path) -> None:
+    """A variant of which no network has a strength has nothing to show against strengths."""
+    write_lenet(tmp_path)
+    config = {"network": "caffe", "activation": "relu", "strength": None, "method": "ours", "params": 10}
+    write(tmp_path, "lenet", config, 0, {"accuracy": 99.0, "params": 10, "pruned": 50.0})
+    panels = drawn(tmp_path, "lenet").axes
+    assert [axes.get_title() for axes in panels] == ["caffe, relu"] + 3 * ["lenet5, tanh"]
+    assert panels[0].get_xlabel() == "parameters"
+    assert all(axes.has_data() and not axes.texts for axes in panels)
+
+
+def test_a_line_joins_recipes_of_one_length_and_one_kind(tmp_path: Path) -> None:
+    common = {"network": "net", "activation": "relu", "method": "ours"}
+    for length, strength, params, accuracy in (
+        (60, None, 10, 98.0),
+        (60, None, 20, 98.5),
+        (150, None, 10, 98.2),
+        (150, None, 20, 98.7),
+        (60, 0.1, 15, 98.1),
+    ):
+        config = {**common, "length": length, "strength": strength, "params": None if strength else params}
+        write(tmp_path, "lenet", config, 0, {"accuracy": accuracy, "params": params, "pruned": 50.0})
+    against_strength, _, size = drawn(tmp_path, "lenet").axes
+    assert lines(size) == {
+        "ours, 60 epochs, to a size": ([10, 20], [98.0, 98.5]),
+        "ours, 150 epochs, to a size": ([10, 20], [98.2, 98.7]),
+        "ours, 60 epochs, by strength": ([15], [98.1]),
+    }
+    assert list(lines(against_strength)) == ["ours"]
+    drawn_as = [(one.lines[0].get_marker(), one.lines[0].get_linestyle()) for one in size.containers]
+    assert len(set(drawn_as)) == 3 and len({one.lines[0].get_color() for one in size.containers}) == 1
+
+
+def test_no_accuracy_is_beyond_100(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((99.9, 11.0)):
+        config = {"network": "net", "activation": "relu", "method": "ours", "strength": 0.1}
+        write(tmp_path, "lenet", config, seed, {"accuracy": accuracy, "params": 10, "pruned": 50.0})
+    for axes in drawn(tmp_path, "lenet").axes:
+        if axes.get_ylabel() == "test accuracy (%)":
+            assert axes.get_ylim()[0] >= 0 and axes.get_ylim()[1] <= 100
+
+
+def test_no_line_has_another_method_s_colour() -> None:
+    keys = [("narrower", None), ("gates", "index"), ("one-shot", None), ("ours", "index"), ("dense", None)]
+    found = colors(keys)
+    assert found["narrower", None] == COLORS["narrower"] and len(set(found.values())) == len(keys)
+    own = {to_rgba(color) for color in COLORS.values()}
+    assert len({to_rgba(color) for color in SPARE} | own) == len(SPARE) + len(COLORS)
+    with pytest.raises(ReportError, match="11 lines have no colour of their own"):
+        colors([(str(number),) for number in range(11)])
+
+
 @pytest.mark.parametrize(
     ("experiment", "x", "y", "named"),
     [
@@ -245,9 +300,20 @@ def test_changes_of_a_budget_stand_below_the_default(tmp_path: Path) -> None:
         config = {"network": "net", "dataset": "data", "params": 9_000, "bake": bake}
         write(tmp_path, "budget", config, seed, {"accuracy": accuracy}, setting=setting)
     (axes,) = drawn(tmp_path, "budget").axes
-    assert axes.get_title() == "net, data, 9,000 parameters"
+    assert axes.get_title() == "net, data\n9,000 parameters"
     assert [text.get_text() for text in axes.get_yticklabels()] == ["as by default", "bake False"]
     assert [bar.lines[0].get_xydata().tolist() for bar in axes.containers] == [[[63.0, 0.0]], [[60.0, 1.0]]]
+
+
+def test_a_point_of_accuracy_is_as_long_in_every_panel_of_a_budget(tmp_path: Path) -> None:
+    for params, bake, accuracy in ((1, True, 90.0), (1, False, 90.03), (2, True, 60.0), (2, False, 67.0)):
+        setting = f"net data {params} parameters, {'as by default' if bake else 'bake False'}"
+        config = {"network": "net", "dataset": "data", "params": params, "bake": bake}
+        write(tmp_path, "budget", config, 0, {"accuracy": accuracy}, setting=setting)
+    little, much = drawn(tmp_path, "budget").axes
+    spans = [right - left for left, right in (little.get_xlim(), much.get_xlim())]
+    assert spans[0] == pytest.approx(spans[1]) and spans[0] >= 7
+    assert fmean(little.get_xlim()) == pytest.approx(90.015)
 
 
 def test_link_prediction_has_a_star_where_validation_chooses_and_gains_by_seed(tmp_path: Path) -> None:
@@ -346,16 +412,24 @@ def test_curves_of_size_and_minutes_of_one_network_by_stage(tmp_path: Path) -> N
     assert list(wide) == ["training", "pruning", "finetuning"]
     assert [values[bars["chipnet"]] for values in wide.values()] == pytest.approx([10, 2.1, 1])
     assert wide["training"][bars["ours"]] == 10.0 and wide["pruning"][bars["ours"]] == 0
+    assert times.get_title() == "time by stage\n(means of networks of unequal size)"
+
+
+def test_the_longest_bar_does_not_look_cut_off(tmp_path: Path) -> None:
+    config = {"network": "net", "dataset": "one", "method": "ours"}
+    write(tmp_path, "curves", config, 0, {"params": 1, "accuracy": 80.0}, seconds={"train": 6000.0})
+    _, times = drawn(tmp_path, "curves").axes
+    assert times.get_xlim()[0] == 0 and times.get_xlim()[1] > 103 and times.get_title() == "time by stage"
 
 
 @pytest.mark.parametrize(
     ("experiment", "big", "little"),
-    [("curves", {0: 2}, {1: 1}), ("stability", {0: 2}, {1: 1}), ("cka", {0: 2, 1: 2}, {2: 1, 3: 1})],
+    [("curves", {0: 2}, {2: 1}), ("stability", {0: 2}, {1: 1}), ("cka", {0: 2, 1: 2}, {2: 1, 3: 1})],
 )
 def test_networks_have_lines_of_panels_of_their_own(
     experiment: str, big: dict[int, int], little: dict[int, int], tmp_path: Path
 ) -> None:
-    """Where one has fewer than the other, nothing is drawn, not even a frame."""
+    """Where one ends before its line does, nothing is drawn, not even a frame."""
     alike = [[1.0, 0.5], [0.5, 1.0]]
     final = {"params": 5, "accuracy": 90.0, "cka": alike, "rbf_cka": alike}
     for network, dataset, method in (("big", "one", "paper"), ("big", "two", "ours"), ("little", "one", "paper")):
@@ -366,6 +440,39 @@ def test_networks_have_lines_of_panels_of_their_own(
         panels = [one.get_subplotspec().rowspan.start for one in axes if one.get_title().startswith(network)]
         assert Counter(panels) == lines
     assert not any(one.axison for one in axes if not one.has_data())
+
+
+@pytest.mark.parametrize("experiment", ["cifar", "cka", "stability", "budget", "curves", "pretrained"])
+def test_many_panels_are_wrapped_so_that_a_page_can_show_them(experiment: str, tmp_path: Path) -> None:
+    alike = [[1.0, 0.5], [0.5, 1.0]]
+    final = {"params": 5, "accuracy": 90.0, "accuracy_before": 90.0, "cka": alike, "rbf_cka": alike}
+    for number in range(7):
+        changing = "network" if experiment == "pretrained" else "dataset"
+        config = {"network": "net", "method": "ours", "params": 5, changing: str(number)}
+        write(tmp_path, experiment, config, 0, final, {"loss": [2.0, 1.0]})
+    figure = drawn(tmp_path, experiment)
+    panels = [one for one in figure.axes if one.get_subplotspec() is not None]
+    widest = 3 if experiment == "cka" else 2
+    assert {one.get_subplotspec().colspan.start for one in panels} == set(range(widest))
+    assert figure.get_figwidth() <= 11 and all(one.has_data() for one in panels)
+
+
+@pytest.mark.parametrize("experiment", WRITERS)
+def test_a_page_is_wide_enough(experiment: str, tmp_path: Path) -> None:
+    WRITERS[experiment](tmp_path)
+    assert drawn(tmp_path, experiment).get_figwidth() <= 11
+
+
+def test_what_all_panels_show_is_explained_once_outside_of_them(tmp_path: Path) -> None:
+    for dataset, method in (("one", "ours"), ("two", "ours"), ("two", "narrower")):
+        final = {"params": 5, "accuracy_before": 90.0}
+        write(tmp_path, "cifar", {"network": "net", "dataset": dataset, "method": method}, 0, final)
+    write_architecture(tmp_path)
+    figures = [drawn(tmp_path, "cifar"), drawn(tmp_path, "architecture")]
+    assert [axes.get_legend() for figure in figures for axes in figure.axes] == [None] * 3
+    told = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in figures]
+    assert told[0] == ["ours", "narrower"]
+    assert sorted(told[1]) == ["before", "gone", "left", "left, written into a stream", "stream"]
 
 
 @pytest.mark.parametrize("experiment", FIGURES)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headgate_lab.outline import Outline
-from headgate_lab.report.figures.drawing import plain
+from headgate_lab.report.figures.drawing import grid, plain, share_legend
 from headgate_lab.report.runs import ReportError, Runs
 
 BEFORE, INNER, WRITING, GONE = "0.88", "tab:blue", "tab:orange", "tab:red"
@@ -17,6 +17,7 @@ NAMED = 40
 # What legends do not list.
 UNTOLD = "_"
 INCHES_A_LAYER, NARROWEST, WIDEST = 0.16, 6.0, 24.0
+LEGEND_COLUMNS = 3
 
 
 def architecture(groups: Sequence[Runs]) -> Figure:
@@ -25,16 +26,18 @@ def architecture(groups: Sequence[Runs]) -> Figure:
     if not found:
         raise ReportError("the records of architecture lack layers")
     longest = max(len(outline.layers) for _, outline in found)
-    figure = Figure(figsize=(_width(longest), 3.2 * len(found)), layout="constrained")
-    for axes, (setting, outline) in zip(figure.subplots(len(found), 1, squeeze=False)[:, 0], found, strict=True):
+    figure, (panels,) = grid([len(found)], 1, (_width(longest), 3.0))
+    for axes, (setting, outline) in zip(panels, found, strict=True):
         draw(axes, outline, setting)
+    share_legend(figure, panels, LEGEND_COLUMNS)
     return figure
 
 
 def portrait(outline: Outline, title: str) -> Figure:
     """One network by itself."""
-    figure = Figure(figsize=(_width(len(outline.layers)), 4.0), layout="constrained")
-    draw(figure.subplots(), outline, title)
+    figure, ((axes,),) = grid([1], 1, (_width(len(outline.layers)), 4.0))
+    draw(axes, outline, title)
+    share_legend(figure, [axes], LEGEND_COLUMNS)
     return figure
 
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import by_fields, plain, points
+from headgate_lab.report.figures.drawing import by_fields, grid, plain, points
 from headgate_lab.report.runs import ReportError, Runs
 
 LABELS = {"dam": "DAM", "l1": "L1"}
+# The inches of a panel.
+PANEL = (3.6, 3.4)
 
 
 def autoencoder(groups: Sequence[Runs]) -> Figure:
     """Test error and macro-F1 against dimension, every run a faint dot; dimension against strength."""
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    mse, f1, shrinking = figure.subplots(1, 3)
+    figure, ((mse, f1, shrinking),) = grid([3], 3, PANEL)
     drawn = False
     for number, ((method,), alike) in enumerate(by_fields(groups, ("method",)).items()):
         color, label = f"C{number}", LABELS.get(method, str(method))

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import band, by_fields, plain
+from headgate_lab.report.figures.drawing import band, by_fields, grid, plain
 from headgate_lab.report.runs import ReportError, Runs
 
 PROBLEMS = ("linear", "quadratic", "neural")
+# The inches of a panel.
+PANEL = (3.6, 3.3)
 
 
 def dimension(groups: Sequence[Runs]) -> Figure:
@@ -19,8 +21,8 @@ def dimension(groups: Sequence[Runs]) -> Figure:
         raise ReportError("the records of dimension lack the dimension of every epoch")
     chosen = sorted({str(group.config.get("settings")) for group in groups}, key=lambda name: (name != "paper", name))
     found = by_fields(groups, ("settings", "problem"))
-    figure = Figure(figsize=(12, 3.6 * len(chosen)), layout="constrained")
-    for line, settings in zip(figure.subplots(len(chosen), len(PROBLEMS), squeeze=False), chosen, strict=True):
+    figure, laid = grid([len(PROBLEMS)] * len(chosen), len(PROBLEMS), PANEL)
+    for line, settings in zip(laid, chosen, strict=True):
         for axes, problem in zip(line, PROBLEMS, strict=True):
             _draw(axes, found.get((settings, problem), []))
             plain(axes, title=f"{problem}, settings: {settings}", xlabel="step", ylabel="dimension", ylim=(0, None))

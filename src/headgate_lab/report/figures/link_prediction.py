@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headgate_lab.report.figures.drawing import Pair, by_fields, plain, points
+from headgate_lab.report.figures.drawing import STYLES, Pair, by_fields, grid, plain, points, share_legend
 from headgate_lab.report.runs import ReportError, Runs
 
 METRICS = {"auc": "test AUC", "ap": "test AP"}
@@ -18,31 +18,52 @@ LOWEST, SMALLEST = 0.7, 0.9
 # How edges are divided, unless a record says otherwise.
 RULES = "2021"
 GATED = {"gae-dam": "GAE-DAM", "ours": "ours"}
+# The colours of a method's lines; more of them differ in how they are marked.
+PALETTES = {"gae": ("0.2", "0.45", "0.65"), "gae-dam": ("C0", "C4", "C9"), "ours": ("C1", "C3")}
+# The inches of a panel.
+PANEL = (3.6, 3.8)
+
+Lines = Mapping[str, Sequence[Runs]]
+Looks = Mapping[str, Mapping[str, Any]]
 
 
 def link_prediction(groups: Sequence[Runs]) -> Figure:
     """A column a dataset: AUC and AP, a star where validation chooses a strength, and the gain over plain ones.
 
-    A gate that has closed everything scores 0.5; such points lie outside of the panels.
+    Plain networks are grey, behind the gated ones. A gate that has closed everything scores 0.5; such points lie
+    outside of the panels.
     """
     found = by_fields(groups, ("dataset",))
-    figure = Figure(figsize=(5.5 * len(found), 11.5), layout="constrained")
-    panels = figure.subplots(len(METRICS) + 1, len(found), squeeze=False)
-    drawn, names = False, dict.fromkeys(map(_name, groups))
+    figure, laid = grid([len(found)] * (len(METRICS) + 1), len(found), PANEL)
+    drawn, looks = False, _looks(groups)
     for column, ((dataset,), alike) in enumerate(found.items()):
-        # By name, with the same colour in every panel.
-        lines = {name: [group for group in alike if _name(group) == name] for name in names}
-        for axes, (metric, words) in zip(panels[:-1, column], METRICS.items(), strict=True):
-            drawn |= _draw(axes, lines, metric)
-            plain(axes, title=str(dataset), xlabel="dimension", ylabel=words, ylim=(LOWEST, None))
-        _draw_gains(panels[-1, column], lines, alike)
+        lines = {name: [group for group in alike if _name(group) == name] for name in looks}
+        for panels, (metric, words) in zip(laid, METRICS.items(), strict=False):
+            drawn |= _draw(panels[column], lines, looks, metric)
+            plain(panels[column], title=str(dataset), xlabel="dimension", ylabel=words, ylim=(LOWEST, None))
+        _draw_gains(laid[-1][column], lines, looks, alike)
         ylabel = "test AUC minus that of GAE: same seed,\ndimension, hidden layer and rates"
-        plain(panels[-1, column], title=str(dataset), xlabel="dimension", ylabel=ylabel)
+        plain(laid[-1][column], title=str(dataset), xlabel="dimension", ylabel=ylabel)
     if not drawn:
         raise ReportError("the records of link_prediction lack dimension, auc and ap")
-    _by_doublings(panels.flat)
-    _explain(figure, panels.flat)
+    panels = [axes for line in laid for axes in line]
+    _by_doublings(panels)
+    star = Line2D([], [], marker="*", color="white", mec="black", markersize=10)
+    title = "means over seeds, with one standard deviation to each side"
+    share_legend(figure, panels, 3, title, **{"strength chosen by validation": star})
     return figure
+
+
+def _looks(groups: Iterable[Runs]) -> dict[str, dict[str, Any]]:
+    """How a line is drawn, by its name, alike in every panel."""
+    looks: dict[str, dict[str, Any]] = {}
+    for (method,), alike in by_fields(groups, ("method",)).items():
+        palette = PALETTES.get(method, PALETTES["gae"])
+        back = {} if method in GATED else {"linewidth": 0.8, "markersize": 3, "alpha": 0.6, "zorder": 1}
+        for number, name in enumerate(dict.fromkeys(map(_name, alike))):
+            color, style = palette[number % len(palette)], STYLES[number // len(palette) % len(STYLES)]
+            looks[name] = {"color": color, "style": style, "capsize": 0, "elinewidth": 0.6, **back}
+    return looks
 
 
 def _by_doublings(panels: Iterable[Axes]) -> None:
@@ -53,39 +74,28 @@ def _by_doublings(panels: Iterable[Axes]) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
 
 
-def _explain(figure: Figure, panels: Iterable[Axes]) -> None:
-    """One legend for all panels, below them."""
-    names: dict[str, Artist] = {}
-    for axes in panels:
-        names |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        if (own := axes.get_legend()) is not None:
-            own.remove()
-    names["strength chosen by validation"] = Line2D([], [], marker="*", color="white", mec="black", markersize=14)
-    title = "means over seeds, with one standard deviation to each side"
-    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=5, frameon=False, title=title)
-
-
-def _draw(axes: Axes, lines: dict[str, list[Runs]], metric: str) -> bool:
+def _draw(axes: Axes, lines: Lines, looks: Looks, metric: str) -> bool:
     drawn = False
-    for number, (name, alike) in enumerate(lines.items()):
-        drawn |= points(axes, (group.finals("dimension", metric) for group in alike), f"C{number}", name)
+    for name, alike in lines.items():
+        drawn |= points(axes, (group.finals("dimension", metric) for group in alike), label=name, **looks[name])
         best = chosen(alike)
         if (
             best is not None
             and best.config.get("method") == "gae-dam"
             and (ends := best.finals("dimension", metric))[0]
         ):
-            axes.plot(fmean(ends[0]), fmean(ends[1]), "*", color=f"C{number}", markersize=14, markeredgecolor="black")
+            place, color = (fmean(ends[0]), fmean(ends[1])), looks[name]["color"]
+            axes.plot(*place, "*", color=color, markersize=10, markeredgecolor="black", zorder=3)
     return drawn
 
 
-def _draw_gains(axes: Axes, lines: dict[str, list[Runs]], groups: Sequence[Runs]) -> None:
+def _draw_gains(axes: Axes, lines: Lines, looks: Looks, groups: Sequence[Runs]) -> None:
     axes.axhline(0, color="0.7", linewidth=0.8)
-    for number, (name, alike) in enumerate(lines.items()):
+    for name, alike in lines.items():
         if alike and alike[0].config.get("method") in GATED:
             # Of most runs of a recipe, or not at all: a dimension that few of them end with is a choice by luck.
             found = [(gains(group, groups, "auc"), len(group.records)) for group in alike]
-            points(axes, [pair for pair, runs in found if 2 * len(pair[0]) >= runs], f"C{number}", name)
+            points(axes, [pair for pair, runs in found if 2 * len(pair[0]) >= runs], label=name, **looks[name])
 
 
 def chosen(groups: Sequence[Runs]) -> Runs | None:

@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import band, by_fields, plain
+from headgate_lab.report.figures.drawing import band, by_fields, grid, plain, share_legend
 from headgate_lab.report.runs import ReportError, Runs
 
 # Means over all gates, masks or scales of a network.
 MOVED = ("offset", "mask", "scale")
+# Panels side by side, and the inches of one.
+COLUMNS, PANEL = 2, (5.0, 3.2)
 # The stages as configs name their epochs; pruning stays white.
-SHADES = {"length": "C0", "prune": "white", "finetune": "C3"}
+SHADES = {"length": ("training", "C0"), "prune": (None, "white"), "finetune": ("fine-tuning", "C3")}
 
 
 def losses(groups: Sequence[Runs]) -> Figure:
-    """A line of panels a network, a panel a recipe: every metric of the epochs that ends in `loss`; stages shaded."""
+    """Panels for each network, one a recipe: every metric of the epochs that ends in `loss`; stages shaded."""
     networks = list(by_fields((group for group in groups if _losses(group)), ("network",)).values())
     if not networks:
         raise ReportError("the records of stability lack the losses of every epoch")
-    columns = max(map(len, networks))
-    figure = Figure(figsize=(4.8 * columns, 3.8 * len(networks)), layout="constrained")
-    for line, alike in zip(figure.subplots(len(networks), columns, squeeze=False), networks, strict=True):
-        for axes, group in zip(line, alike, strict=False):
+    figure, laid = grid([len(alike) for alike in networks], COLUMNS, PANEL)
+    for panels, alike in zip(laid, networks, strict=True):
+        for axes, group in zip(panels, alike, strict=True):
             _draw(axes, group)
-        for axes in line[len(alike) :]:
-            axes.set_axis_off()
+    share_legend(figure, [axes for panels in laid for axes in panels], columns=4)
     return figure
 
 
@@ -47,7 +47,8 @@ def _shade(axes: Axes, group: Runs) -> None:
         return
     start = 0.5
     for name, epochs in parts.items():
-        axes.axvspan(start, start + epochs, color=SHADES[name], alpha=0.08, linewidth=0)
+        label, color = SHADES[name]
+        axes.axvspan(start, start + epochs, color=color, alpha=0.12, linewidth=0, label=label)
         start += epochs
 
 

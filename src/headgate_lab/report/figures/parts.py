@@ -8,27 +8,44 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import by_fields
+from headgate_lab.report.figures.drawing import by_fields, grid
 from headgate_lab.report.runs import ReportError, Runs
 
 # What tells panels apart.
 PANEL = ("network", "dataset", "params")
 DEFAULT = "as by default"
+# Panels side by side, and the inches of one.
+COLUMNS, PANEL_INCHES = 2, (5.0, 3.0)
+# The least points of accuracy from one end of a panel to the other.
+SPAN = 4.0
 
 
 def parts(groups: Sequence[Runs]) -> Figure:
-    """A panel for each network and size, in it a line for each change, the default's accuracy drawn through."""
+    """A panel for each network and size, in it a line for each change, the default's accuracy drawn through.
+
+    All show equally many points of accuracy.
+    """
     measured = [group for group in groups if group.final("accuracy")]
     if not measured:
         raise ReportError("the records of budget lack accuracy")
     panels = by_fields(measured, PANEL)
-    figure = Figure(figsize=(5.2 * len(panels), 4.0), layout="constrained")
-    for axes, (key, alike) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    figure, (laid,) = grid([len(panels)], COLUMNS, PANEL_INCHES)
+    for axes, (key, alike) in zip(laid, panels.items(), strict=True):
         _draw(axes, {_change(group): group for group in alike})
         network, dataset, params = key
-        axes.set(title=f"{network}, {dataset}, {params:,} parameters", xlabel="test accuracy (%)")
+        axes.set(title=f"{network}, {dataset}\n{params:,} parameters", xlabel="test accuracy (%)")
         axes.spines[["top", "right"]].set_visible(False)
+    _equal_spans(laid)
     return figure
+
+
+def _equal_spans(panels: Sequence[Axes]) -> None:
+    """As long a step for a point of accuracy in every panel: what differs by little must not look as if by much."""
+    ends = [axes.get_xlim() for axes in panels]
+    half = max(SPAN, *(right - left for left, right in ends)) / 2
+    for axes, (left, right) in zip(panels, ends, strict=True):
+        middle = (left + right) / 2
+        axes.set_xlim(middle - half, middle + half)
 
 
 def _draw(axes: Axes, groups: dict[str, Runs]) -> None:

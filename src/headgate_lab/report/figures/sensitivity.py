@@ -11,11 +11,13 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from headgate_lab.report.figures.dimension import PROBLEMS
-from headgate_lab.report.figures.drawing import by_fields
+from headgate_lab.report.figures.drawing import by_fields, grid
 from headgate_lab.report.runs import ReportError, Runs
 
 METRICS = ("dimension", "loss")
 MAPS = ("strength", "offset")
+# The inches of a panel.
+PANEL = (2.75, 2.8)
 
 
 def sensitivity(groups: Sequence[Runs]) -> Figure:
@@ -24,13 +26,14 @@ def sensitivity(groups: Sequence[Runs]) -> Figure:
     problems = list(dict.fromkeys(problem for problem, _ in found))
     problems.sort(key=lambda problem: PROBLEMS.index(problem) if problem in PROBLEMS else len(PROBLEMS))
     panels = [(over, metric) for over in MAPS for metric in METRICS]
-    figure = Figure(figsize=(4.2 * len(panels), 3.6 * len(problems)), layout="constrained")
-    for line, problem in zip(figure.subplots(len(problems), len(panels), squeeze=False), problems, strict=True):
+    figure, laid = grid([len(panels)] * len(problems), len(panels), PANEL)
+    for line, problem in zip(laid, problems, strict=True):
         for axes, (over, metric) in zip(line, panels, strict=True):
             here = found.get((problem, over), [])
             if len(here) > 1:
                 raise ReportError(f"sensitivity: {len(here)} recipes share the map of {problem} over {over}")
-            axes.set(title=f"{problem}: {metric}", xlabel=f"{'initial ' * (over == 'offset')}{over}")
+            axes.set_title(f"{problem}: {metric}", fontsize=9)
+            axes.set(xlabel=f"{'initial ' * (over == 'offset')}{over}")
             axes.set_ylabel("learning rate")
             if here:
                 _draw(figure, axes, here[0], over, metric)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate_lab.report.figures.drawing import by_fields, plain, points
+from headgate_lab.report.figures.drawing import by_fields, grid, percent, plain, points, share_legend
 from headgate_lab.report.runs import ReportError, Runs
 
-MEASURES = {"accuracy": "test accuracy (%)", "explained": "of the test images explained (%)"}
+MEASURES = {"accuracy": "test accuracy (%)", "explained": "test images explained (%)"}
+# The inches of a panel.
+PANEL = (2.75, 2.7)
 COLORS = {"naive": "C0", "ours": "C1"}
 
 
@@ -20,13 +22,14 @@ def strengths(groups: Sequence[Runs]) -> Figure:
     if not all(any(group.final(name) for name in MEASURES) for group in groups):
         raise ReportError(f"records of sweep lack {' or '.join(MEASURES)}")
     optimizers = sorted({str(group.config["optimizer"]) for group in groups})
-    figure = Figure(figsize=(4.2 * 2 * len(optimizers), 3.4 * len(networks)), layout="constrained")
-    panels = figure.subplots(len(networks), 2 * len(optimizers), squeeze=False)
-    for row, ((network,), alike) in zip(panels, networks.items(), strict=True):
+    columns = 2 * len(optimizers)
+    figure, laid = grid([columns] * len(networks), columns, PANEL)
+    for row, ((network,), alike) in zip(laid, networks.items(), strict=True):
         for number, optimizer in enumerate(optimizers):
             some = [group for group in alike if group.config["optimizer"] == optimizer]
             _draw_result(row[2 * number], some, f"{network}, {optimizer}")
             _draw_size(row[2 * number + 1], some, f"{network}, {optimizer}")
+    share_legend(figure, [axes for row in laid for axes in row], len(COLORS))
     return figure
 
 
@@ -40,6 +43,7 @@ def _draw_result(axes: Axes, groups: Sequence[Runs], title: str) -> None:
         dead = [group for group in alike if any(group.final("dead"))]
         for group in dead:
             axes.plot(places[group.config["strength"]], min(group.final(measure)), "x", color="black", markersize=9)
+    percent(axes)
     plain(axes, title=title, xlabel="strength", ylabel=MEASURES[measure])
     axes.set_xticks(list(places.values()), [f"{strength:g}" for strength in places])
 
