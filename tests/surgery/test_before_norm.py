@@ -215,6 +215,13 @@ def wide(seed: int = 0, *shape: int) -> Tensor:
     return torch.randn(*shape or (6, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def in_squares(y: Tensor) -> Tensor:
+    """Four channels become the four positions of one, twice as high and wide."""
+    n, channels, h, w = y.shape
+    squares = y.view(n, channels // 4, 2, 2, h, w).permute(0, 1, 4, 2, 5, 3)
+    return squares.reshape(n, channels // 4, 2 * h, 2 * w)
+
+
 SMALL, LARGE, NUMBERS = wide(1, 2, 3, 6, 6), wide(2, 2, 3, 9, 9), torch.arange(6)
 # Networks of which an example does not show that what is closed is no constant, or no multiple of another: what they
 # are built with, and what they are given then.
@@ -266,6 +273,25 @@ UNSAFE: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], tuple[Any, ...
         lambda: between(lambda net, y, x: net.b(hidden=y), b=Renamed(4, 4)), (wide(),), (wide(3),)
     ),
     "a reader that does more": (lambda: between(lambda net, y, x: y, out=Rectifying(4, 2)), (wide(),), (wide(3),)),
+    "channels that become positions": (
+        lambda: Net(
+            lambda net, x: net.out(nn.functional.adaptive_avg_pool2d(in_squares(net.norm(net.a(x)).relu()), 4)),
+            a=conv(3, 16), norm=nn.BatchNorm2d(16), out=conv(4, 2),
+        ), (wide(0, 2, 3, 8, 8),), (LARGE,),
+    ),
+    "slopes that depend on the input": (
+        lambda: between(lambda net, y, x: nn.functional.prelu(y, net.g(x).mean(0)), g=nn.Linear(3, 1)),
+        (0 * wide(),), (wide(3),),
+    ),
+    "slopes of positions": (
+        lambda: between(lambda net, y, x: net.g(y.transpose(1, 2)).sum((1, 3)), conv(3, 4), g=nn.PReLU(6)),
+        (wide(1, 2, 3, 6, 1),), (wide(3, 2, 3, 6, 1),),
+    ),
+    "a norm that others go through": (
+        lambda: between(
+            lambda net, y, x: torch.cat([y, net.norm(x[:, :1].expand_as(y))], 1), out=nn.Linear(8, 2)
+        ), (0 * wide(),), (wide(3),),
+    ),
     "dropped at random, always": (
         lambda: between(lambda net, y, x: nn.functional.dropout(y, 0.0, training=True)), (wide(),), (wide(3),)
     ),
@@ -282,6 +308,73 @@ def test_what_no_single_example_shows_stays_on_the_read_side(name: str) -> None:
     gates["a"].offset.fill_(-3.0)
     small = hg.compact(model)
     assert error(outputs(model, given), outputs(small, given)) < LIMIT
+
+
+# What an example shows nothing of, though a larger input does: how much to pass on is not known.
+HIDDEN: dict[str, tuple[Callable[[], nn.Module], Tensor, Tensor]] = {
+    "shifted in time": (
+        lambda: nn.Sequential(
+            nn.Conv1d(3, 8, 1), nn.BatchNorm1d(8), nn.ReLU(), nn.ConstantPad1d((1, -1), 0.0), nn.Conv1d(8, 2, 1)
+        ), wide(0, 2, 3, 1), wide(1, 2, 3, 9),
+    ),
+    "padding at some positions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.ZeroPad2d(2), nn.AdaptiveAvgPool2d(3), nn.Flatten(),
+            nn.Linear(72, 2),
+        ), wide(0, 2, 3, 2, 2), wide(1, 2, 3, 8, 8),
+    ),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_an_example_shows_nothing_of_is_told_and_stays_on_the_read_side(name: str) -> None:
+    build, example, given = HIDDEN[name]
+    model = randomise_(build().double())
+    with pytest.warns(HeadgateWarning, match="'before_norm' is not kept for '0', .* is zero, which it may not be"):
+        gates = hg.insert_gates_(model, example, floor=1, placement="before_norm")
+    assert not getattr(model, INSERTION).before_norm
+    gates["0"].offset.fill_(-3.0)
+    assert error([model(given)], [hg.compact(model)(given)]) < LIMIT
+
+
+class Frozen(nn.Module):
+    """A norm whose scales and shifts are no parameters."""
+
+    def __init__(self, channels: int, attributes: bool) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            if attributes and name in ("weight", "bias"):
+                setattr(self, name, torch.rand(channels, dtype=torch.float64) + 0.5)
+            else:
+                self.register_buffer(name, torch.rand(channels, dtype=torch.float64) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own: Any = self
+        return nn.functional.batch_norm(x, own.running_mean, own.running_var, own.weight, own.bias)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attributes", [False, True])
+def test_scales_that_are_no_parameters_carry_too(attributes: bool) -> None:
+    model = nn.Sequential(conv(3, 8), Frozen(8, attributes), nn.ReLU(), conv(8, 2)).double()
+    gates = hg.insert_gates_(model, SMALL, floor=1, placement="before_norm")
+    assert getattr(model, INSERTION).before_norm == {"0"}
+    gates["0"].offset.fill_(-2.0)
+    small: Any = hg.compact(model)
+    assert len(small[1].weight) == small[0].out_channels < 8
+    assert error([model(LARGE)], [small(LARGE)]) < LIMIT
+
+
+@torch.no_grad()
+def test_channels_of_one_unit_stay_apart_where_they_are_merged_with_positions() -> None:
+    """Two channels of a group norm are one unit: flattened with their positions, each index is one of them."""
+    model = nn.Sequential(conv(3, 8), nn.GroupNorm(4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2)).double()
+    gates = hg.insert_gates_(randomise_(model), SMALL, floor=1, placement="before_norm")
+    assert getattr(model, INSERTION).before_norm == {"0"}
+    gates["0"].offset.fill_(-2.5)
+    small: Any = hg.compact(model)
+    assert small[0].out_channels == 6 and error([model(3 * SMALL)], [small(3 * SMALL)]) < LIMIT
 
 
 def test_a_network_that_cannot_be_traced_as_a_whole_has_none() -> None:
@@ -387,7 +480,7 @@ def test_a_trial_that_fails_against_all_reason_is_told(monkeypatch: pytest.Monke
         *(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU()),
         *(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)),
     )
-    with pytest.warns(HeadgateWarning, match=r"'before_norm' is not kept for '3': a trial failed"):
+    with pytest.warns(HeadgateWarning, match=r"'before_norm' is not kept for '3', .*: in a trial, by a test"):
         hg.insert_gates_(randomise_(model).double(), X, floor=1, placement="before_norm")
     assert getattr(model, INSERTION).before_norm == {"0"}
     move_offsets_(model, 1)
@@ -403,6 +496,19 @@ def test_an_optimizer_is_not_transferred() -> None:
     hg.bake_(model)
     with pytest.raises(hg.GateError, match=r"transfer_: '0' closed channels before a norm.*make a new optimizer"):
         hg.transfer_(optimizer, model, hg.compact(model))
+
+
+def test_where_only_the_carrier_is_closed_an_optimizer_is_transferred() -> None:
+    model = randomise_(normed())
+    gates = hg.insert_gates_(model, X, floor=1, placement="before_norm")
+    optimizer = torch.optim.SGD(hg.param_groups(model, lr=0.1), momentum=0.9)
+    with torch.no_grad():
+        gates["0"].offset.fill_(-1.5)
+    assert int(gates["0"].keep().sum()) == 3
+    hg.bake_(model)
+    small = hg.compact(model)
+    hg.transfer_(optimizer, model, small)
+    assert optimizer.param_groups[0]["params"] == list(small.parameters())
 
 
 @pytest.mark.parametrize("multiple_of", [1, 3])

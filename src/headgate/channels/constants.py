@@ -39,10 +39,9 @@ _MOVES = frozenset({
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "clone",
     "contiguous", "alias", "detach",
 })  # fmt: skip
-# Those after which the channels may lie along another dimension that is not looked for.
-_RESHAPES = frozenset(
-    {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "mean", "sum"}
-)
+# Those of them that count dimensions anew.
+_RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"})
+_REDUCTIONS = frozenset({"mean", "sum"})
 _DROPOUTS = frozenset({"dropout", "feature_dropout"})
 _RANKS = ("1d", "2d", "3d")
 # The largest of equal numbers, beside which padding does not count.
@@ -66,26 +65,31 @@ class SilentLayers:
         held = ((node, targets.get(node.name)) for node in nodes if node.op == "placeholder")
         self.names = {node: names.get(str(target), str(target)) for node, target in held if target is not None}
         self.places = {node: place for place, node in enumerate(nodes)}
-        self._used = {name: list(node.users) for node, name in self.names.items()}
+        self._used: dict[str, list[Node]] = {}
+        for node, name in self.names.items():
+            self._used.setdefault(name, []).extend(node.users)
 
-    def leave_constants(self, group: Group, rows: Collection[Axis], norms: Collection[str]) -> bool:
-        """Whether a group is constant where it is read, once by each reader, when the layer that writes it is silent.
+    def left_by(self, group: Group, rows: Collection[Axis], norms: Collection[str], several: bool) -> Pattern | None:
+        """What a group is where it is read, once by each reader, when the layer that writes it is silent.
 
-        `rows` are that layer's weight and bias. `norms` are the paths of those that the channels must have gone
-        through, by a scale and a shift.
+        None where that cannot be said. `rows` are that layer's weight and bias. `norms` are the paths of those that the
+        channels must have gone through, by a scale and a shift. `several` tells whether units have more than one index
+        in any of these: constants of their own, which must not come to lie side by side.
         """
         layers = {name: self._layer(name) for name, _ in (*rows, *group.readers) if name.endswith("weight")}
         (writer,) = (layers[name] for name, _ in rows if name.endswith("weight"))
         readers = {layers[name] for name, _ in group.readers}
         if writer is None or None in readers:
-            return False
-        following = _Following(self, norms)
-        if not following.reach(writer, readers):
-            return False
+            return None
+        following = _Following(self, norms, several)
+        pattern = following.reach(writer, readers)
+        # What is used elsewhere too has these channels there, and nothing is silent there.
+        if pattern is None or not all(following.known.keys() >= set(self._used[name]) for name in following.met):
+            return None
         met = following.met | {name for name, _ in rows}
         normed = all(f"{path}.{leaf}" in met for path in norms for leaf in ("weight", "bias"))
         # Whatever else has these channels would write into them too.
-        return normed and {name for name, _ in group.writers} <= met
+        return pattern if normed and {name for name, _ in group.writers} <= met else None
 
     def _layer(self, weight: str) -> Node | None:
         """The only use of a weight, if that is as a linear map's or a convolution's."""
@@ -97,33 +101,38 @@ class SilentLayers:
 class _Following:
     """The way from a silent layer to what reads it, with what is known of every node; `met` are tensors on the way."""
 
-    def __init__(self, graph: SilentLayers, norms: Collection[str]) -> None:
-        self._names, self._places, self._norms = graph.names, graph.places, norms
-        self._known: dict[Node, Silent] = {}
+    def __init__(self, graph: SilentLayers, norms: Collection[str], several: bool) -> None:
+        self._names, self._places, self._norms, self._several = graph.names, graph.places, norms, several
+        self.known: dict[Node, Silent] = {}
         self.met: set[str] = set()
 
-    def reach(self, writer: Node, readers: Collection[Node | None]) -> bool:
-        """Whether all readers read constants, and nothing else does anything with them that is not known."""
-        self._known[writer] = Silent("flat", _written_along(writer))
-        waiting, reached = set(writer.users), set[Node]()
+    def reach(self, writer: Node, readers: Collection[Node | None]) -> Pattern | None:
+        """What readers read, "spread" if any does; None if something is done with it of which nothing can be said."""
+        self.known[writer] = Silent("flat", _written_along(writer))
+        waiting, reached, read = set(writer.users), set[Node](), set[Pattern]()
         while waiting:
             node = min(waiting, key=self._places.__getitem__)
             waiting.remove(node)
-            sources = [source for source in node.all_input_nodes if source in self._known]
+            sources = [source for source in node.all_input_nodes if source in self.known]
             if node in readers and sources == [node.args[0]]:
                 reached.add(node)
+                read.add(self.known[sources[0]].pattern)
                 continue
             pattern = self._after(node, sources)
             if pattern is None:
-                return False
-            self._known[node] = Silent(pattern, _still_along(node, self._known[sources[0]].channel))
+                return None
+            self.known[node] = Silent(pattern, _still_along(node, sources[0], self.known[sources[0]].channel))
             waiting |= set(node.users)
-        return reached == set(readers)
+        if reached != set(readers):
+            return None
+        return "spread" if "spread" in read else "flat"
 
     def _after(self, node: Node, sources: list[Node]) -> Pattern | None:
         """What an operation makes of it; None where that cannot be said."""
-        name, (pattern, channel) = operation_of(node), self._known[sources[0]]
+        name, (pattern, channel) = operation_of(node), self.known[sources[0]]
         if node.op != "call_function" or len(sources) > 1:
+            return None
+        if self._several and not _leaves_apart(node, sources[0], channel):
             return None
         if name == "getitem":
             return pattern if node.args[1] == 0 or not node.users else None
@@ -133,8 +142,7 @@ class _Following:
         if pattern == "flat" and name in OF_CHANNELS:
             return self._normed(_arguments(node), sources[0])
         if pattern == "flat" and name == "prelu":
-            self.met.add(self._names.get(_arguments(node)["weight"], ""))
-            return pattern
+            return self._bent(_arguments(node)["weight"], channel)
         if node.all_input_nodes != sources:
             return None
         if name in _MOVES or name in _MEANS or (name in _DROPOUTS and not _arguments(node)["train"]):
@@ -145,6 +153,13 @@ class _Following:
             return _padded(_arguments(node), pattern)
         kept = name in _LARGEST or (name in _ACTIVATIONS and _arguments(node).get("max_val", 1.0) > 0)
         return "flat" if pattern == "flat" and kept else None
+
+    def _bent(self, slopes: Node, channel: int | None) -> Pattern | None:
+        """By one slope, or by one for each channel, if these are the model's."""
+        if slopes not in self._names or (slopes.meta["val"].numel() > 1 and channel != 1):
+            return None
+        self.met.add(self._names[slopes])
+        return "flat"
 
     def _normed(self, given: Mapping[str, Any], source: Node) -> Pattern | None:
         """By a scale and a shift, and statistics, that belong to one of the norms."""
@@ -169,11 +184,29 @@ def _written_along(layer: Node) -> int:
     return int(outputs - max(weight - 1, 1))
 
 
-def _still_along(node: Node, channel: int | None) -> int | None:
-    """The dimension along which channels lie after an operation that leaves them apart."""
+def _leaves_apart(node: Node, source: Node, channel: int | None) -> bool:
+    """Whether no two indices along the channels' dimension come to lie at positions of one index.
+
+    They may be merged with all that follows them: each index then stands for one of them, at one position.
+    """
     name = operation_of(node)
-    if channel is None or name in _RESHAPES:
+    if channel is None:
+        return name in _ACTIVATIONS or name in OF_CHANNELS or name in _DROPOUTS or name in {"getitem", "prelu"}
+    if name not in _RESHAPES | _REDUCTIONS or _still_along(node, source, channel) is not None:
+        return True
+    before, after = _shape(source), _shape(node)
+    return name in _RESHAPES and len(after) == channel + 1 and after[:channel] == before[:channel]
+
+
+def _still_along(node: Node, source: Node, channel: int | None) -> int | None:
+    """The dimension along which channels lie after an operation that leaves them apart; None if it is not known."""
+    name = operation_of(node)
+    if channel is None:
         return None
+    if name in _RESHAPES:
+        return channel if _shape(node)[: channel + 1] == _shape(source)[: channel + 1] else None
+    if name in _REDUCTIONS:
+        return _after_reduction(_arguments(node), len(_shape(source)), channel)
     if name == "permute":
         dims = _arguments(node)["dims"]
         return [dim % len(dims) for dim in dims].index(channel)
@@ -181,6 +214,17 @@ def _still_along(node: Node, channel: int | None) -> int | None:
         swapped = {_dim(node, "dim0"): _dim(node, "dim1"), _dim(node, "dim1"): _dim(node, "dim0")}
         return swapped.get(channel, channel)
     return channel
+
+
+def _after_reduction(given: Mapping[str, Any], rank: int, channel: int) -> int | None:
+    dims = {dim % rank for dim in given.get("dim") or range(rank)}
+    if channel in dims:
+        return None
+    return channel if given.get("keepdim") else channel - sum(dim < channel for dim in dims)
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
 
 
 def _dim(node: Node, name: str) -> int:

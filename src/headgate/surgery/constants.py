@@ -22,6 +22,7 @@ from headgate.channels.example import Example
 from headgate.channels.plan import STAYS, Axis, Group, Plan
 from headgate.errors import HeadgateWarning
 from headgate.surgery.keep import first_names
+from headgate.surgery.recipe import named_tensors
 from headgate.surgery.trial import TOLERANCE, difference, in_double, randomised, run_in_double
 
 # By the name of a group, the rows of the layer that writes it, where the masks of its gate are.
@@ -53,16 +54,19 @@ def carry_constants_(model: nn.Module, plan: Plan, closed: Sequence[Closed], exa
     twin = copy.deepcopy(model).double().eval()
     carrying = _Carrying(twin, plan, closed)
     carrying.run_(in_double(example))
-    theirs, ours = _tensors(twin), _tensors(model)
+    theirs, ours = named_tensors(twin), named_tensors(model)
     for name in carrying.changed:
         ours[name].copy_(theirs[name])
 
 
 @torch.no_grad()
-def with_proven_carriers(model: nn.Module, plan: Plan, example: Example, rows: Rows) -> Rows:
+def with_proven_carriers(
+    model: nn.Module, plan: Plan, example: Example, rows: Rows, spread: frozenset[str] = frozenset()
+) -> Rows:
     """Of these groups, those in which one channel can stand for others: tried, with every second unit closed.
 
-    On a randomised copy, with all groups at once, and one after the other if that fails.
+    On a randomised copy, with all groups at once, and one after the other if that fails. Of those in `spread` the
+    example has to show something wherever they are read: how much of it to pass on is not known otherwise.
 
     Warns:
         HeadgateWarning: by which groups it failed, since their gates are not where they were asked for then.
@@ -70,36 +74,38 @@ def with_proven_carriers(model: nn.Module, plan: Plan, example: Example, rows: R
     groups = {group.name: group for group in plan.groups}
     drawn, given = randomised(model, seed=0), in_double(example)
 
-    def can_carry(names: Sequence[str]) -> bool:
+    def why_not(names: Sequence[str]) -> str:
         twin, closed = copy.deepcopy(drawn), []
         for name in names:
             shut = range(1, groups[name].size, 2)
             _silence_rows_(twin, plan, groups[name], rows[name], shut)
             closed.append(Closed(groups[name], shut[0], tuple(shut[1:])))
         try:
-            _Carrying(twin, plan, closed).run_(given)
-        except CarrierError:
-            return False
-        return True
+            _Carrying(twin, plan, closed, spread).run_(given)
+        except CarrierError as error:
+            return str(error)
+        return ""
 
-    if can_carry(list(rows)):
+    if not why_not(list(rows)):
         return rows
-    proven = {name: axes for name, axes in rows.items() if can_carry([name])}
-    if failed := [name for name in rows if name not in proven]:
+    reasons = {name: why_not([name]) for name in rows}
+    if failed := [name for name in rows if reasons[name]]:
         warnings.warn(
-            f"insert_gates_: placement='before_norm' is not kept for {first_names(failed)}: a trial failed, though "
-            "closed channels should be constants there. Their gates are on what reads them; please report the model",
+            f"insert_gates_: placement='before_norm' is not kept for {first_names(failed)}, whose gates are on what "
+            f"reads them: in a trial, {reasons[failed[0]]}",
             HeadgateWarning,
             stacklevel=4,
         )
-    return proven
+    return {name: axes for name, axes in rows.items() if not reasons[name]}
 
 
 class _Carrying:
     """Two passes through a network in float64: what readers see of closed channels, and what they get for it."""
 
-    def __init__(self, model: nn.Module, plan: Plan, closed: Sequence[Closed]) -> None:
-        self.model, self.plan, self.tensors = model, plan, _tensors(model)
+    def __init__(
+        self, model: nn.Module, plan: Plan, closed: Sequence[Closed], spread: frozenset[str] = frozenset()
+    ) -> None:
+        self.model, self.plan, self.tensors, self.spread = model, plan, named_tensors(model), spread
         self.readers: dict[str, list[tuple[int, Closed]]] = {}
         for one in closed:
             for name, axis in one.group.readers:
@@ -144,7 +150,7 @@ class _Carrying:
             for handle in handles:
                 handle.remove()
         if odd := [name for name, count in calls.items() if count != 1]:
-            raise CarrierError(f"{odd[0]} is used {calls[odd[0]]} times, not once; please report the model")
+            raise CarrierError(f"the module of {odd[0]} is called {calls[odd[0]]} times, not once")
         return outputs
 
     def _see(self, name: str, x: Tensor) -> None:
@@ -155,6 +161,10 @@ class _Carrying:
         for axis, one in self.readers[name]:
             weights = self.tensors[name].movedim(axis, 0)
             places = self._places((name, axis), one.group, [one.carrier, *one.going])
+            if one.group.name in self.spread and not bool(x[places[0]].flatten(1).any(1).all()):
+                raise CarrierError(
+                    f"some of what {name} reads of closed channels is zero, which it may not be elsewhere"
+                )
             times = _multiples(name, self.seen[name][places], x[places[0]])
             carried = torch.einsum("up,up...->p...", times, weights[places])
             weights[places] = 0.0
@@ -205,11 +215,7 @@ def _channel_dim(module: nn.Module, x: Tensor) -> int:
 
 
 def _silence_rows_(model: nn.Module, plan: Plan, group: Group, rows: Sequence[Axis], units: Sequence[int]) -> None:
-    tensors = _tensors(model)
+    tensors = named_tensors(model)
     for name, axis in rows:
         shut = torch.tensor([local != STAYS and local in units for local in plan.along((name, axis), group)])
         tensors[name].movedim(axis, 0)[shut.to(tensors[name].device)] = 0.0
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.data for name, parameter in model.named_parameters(remove_duplicate=False)}

@@ -123,8 +123,8 @@ def insert_gates_(
 
 
 def _rows_before_norm(model: nn.Module, plan: Plan, given: Example, chosen: list[Site]) -> Rows:
-    rows = rows_before_norm(model, plan, (site for site in chosen if isinstance(site, Group)), given)
-    return with_proven_carriers(model, plan, given, rows)
+    rows, spread = rows_before_norm(model, plan, (site for site in chosen if isinstance(site, Group)), given)
+    return with_proven_carriers(model, plan, given, rows, spread)
 
 
 def _specs(chosen: list[Site], plan: Plan, floor: int) -> tuple[GateSpec, ...]:

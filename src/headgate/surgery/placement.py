@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from headgate.bank import Bank
-from headgate.channels.constants import SilentLayers
+from headgate.channels.constants import Pattern, SilentLayers
 from headgate.channels.example import Example
 from headgate.channels.plan import STAYS, Axis, Branch, Group, Plan
 from headgate.channels.readers import Reader
 from headgate.channels.trace import aliases, export
 from headgate.errors import TraceError
 from headgate.masked import put_mask_on_
-from headgate.surgery.constants import norms_of
+from headgate.surgery.constants import Rows, norms_of
 from headgate.surgery.keep import Site
 
 Placement = Literal["exact", "before_norm"]
@@ -30,8 +30,10 @@ Placement = Literal["exact", "before_norm"]
 
 def rows_before_norm(
     model: nn.Module, plan: Plan, groups: Iterable[Group], example: Example
-) -> dict[str, tuple[Axis, ...]]:
+) -> tuple[Rows, frozenset[str]]:
     """Of groups that go through a norm, by name, the rows of the layer that writes them: where the paper has its gates.
+
+    And the names of those whose constants are not the same at every position, nor perhaps at every size of an input.
 
     Those in which one channel may stand for others: groups that one convolution or linear map writes and that only such
     maps read, by which time a silent channel has become a constant. Gates of other groups stay on the read side, those
@@ -47,13 +49,25 @@ def rows_before_norm(
             own = {f"{maps[0]}.{leaf}" for leaf in ("weight", "bias")}
             rows[group.name] = tuple(axis for axis in group.writers if axis[0] in own)
     if not rows:
-        return {}
+        return {}, frozenset()
     try:
         graph = SilentLayers(export(model, example, training=False, operation="insert_gates_"), names)
     except TraceError:
-        return {}
+        return {}, frozenset()
     found = {group.name: group for group in plan.groups}
-    return {name: axes for name, axes in rows.items() if graph.leave_constants(found[name], axes, norms[name])}
+    left: dict[str, Pattern | None] = {}
+    for name, axes in rows.items():
+        group, several = found[name], _several(plan, found[name], axes, norms[name])
+        left[name] = graph.left_by(group, axes, norms[name], several)
+    kept = {name: axes for name, axes in rows.items() if left[name] is not None}
+    return kept, frozenset(name for name in kept if left[name] == "spread")
+
+
+def _several(plan: Plan, group: Group, rows: Iterable[Axis], norms: Iterable[str]) -> bool:
+    """Whether units have more than one index where they are written, or where they are scaled."""
+    axes = [*rows, *((f"{path}.weight", 0) for path in norms)]
+    known = (plan.along(axis, group) for axis in axes if axis in plan.axes)
+    return any(sum(local != STAYS for local in indices) > group.size for indices in known)
 
 
 def _is_map(model: nn.Module, name: str) -> bool:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from headgate.errors import GateError, OptimizerError
 from headgate.gated import gates, refuse_gated_parts, unwrap
 from headgate.surgery.apply import sliced
+from headgate.surgery.decided import carrying, open_units
 from headgate.surgery.heirs import Heir, Indices, heirs_of
 from headgate.surgery.insert import INSERTION, Insertion
 from headgate.surgery.keep import first_names
@@ -50,7 +51,7 @@ def transfer_(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> None:
         (torch.Size([7, 4]), [])
 
     Raises:
-        GateError: a gate that is not baked, one before a norm that closed something, or a small model that cannot be of
+        GateError: a gate that is not baked, one before a norm that cut channels, or a small model that cannot be of
             this one: one without the recipe that `compact` and `shrink` leave, with other parameters, or that kept
             other units than the gates leave.
         OptimizerError: an optimizer whose state is not element by element, by name; or one that holds no parameter of
@@ -96,8 +97,9 @@ def _check_baked(root: nn.Module) -> None:
 
 def _check_not_carried(root: nn.Module) -> None:
     insertion = getattr(root, INSERTION, None)
-    before_norm = insertion.before_norm if isinstance(insertion, Insertion) else frozenset[str]()
-    if closed := [name for name, gate in gates(root).items() if name in before_norm and not bool(gate.keep().all())]:
+    if not isinstance(insertion, Insertion):
+        return
+    if closed := [one.group.name for one in carrying(root, insertion, open_units(root, insertion))]:
         raise GateError(
             f"transfer_: {first_names(closed)} closed channels before a norm, and compact has moved the constants that "
             "these left behind into other weights, which the optimizer does not know: make a new optimizer"

@@ -65,7 +65,11 @@ def _section(experiment: str, records: Sequence[Record], table: Sequence[Row]) -
         whose = f"{part.printed_by}'" if part.printed_by.endswith("s") else f"{part.printed_by}'s"
         lines += [f"Missing: {lacking} of the {whose} {len(_of_the_paper(table))} rows have no run yet.", ""]
     if experiment in BY_SIZE:
-        lines += ["Test accuracy (%) of networks of the same size:", "", markdown(by_size(experiment, records)), ""]
+        lines += [
+            "Test accuracy (%) of networks of the same size (+: kept by one more channel a gate than is counted):",
+            "",
+        ]
+        lines += [markdown(by_size(experiment, records)), ""]
     if experiment in FIGURES:
         lines += [f"![{part.title}](figures/{experiment}.png)", ""]
     return lines + _folded(sheet(table))
