@@ -367,6 +367,19 @@ def test_scales_that_are_no_parameters_carry_too(attributes: bool) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("leaf", ["weight", "bias"])
+def test_rows_that_are_no_parameters_are_not_masked(leaf: str) -> None:
+    model = randomise_(normed())
+    value = model[0].get_parameter(leaf).data
+    delattr(model[0], leaf)
+    model[0].register_buffer(leaf, value)
+    (gate,) = hg.insert_gates_(model, X, floor=1, placement="before_norm").values()
+    gate.offset.fill_(-2.5)
+    assert masked_axes(model) == {("3.weight", (1,))}
+    assert error([model(X)], [hg.compact(model)(X)]) < LIMIT
+
+
+@torch.no_grad()
 def test_channels_of_one_unit_stay_apart_where_they_are_merged_with_positions() -> None:
     """Two channels of a group norm are one unit: flattened with their positions, each index is one of them."""
     model = nn.Sequential(conv(3, 8), nn.GroupNorm(4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2)).double()

@@ -39,28 +39,32 @@ def rows_before_norm(
     maps read, by which time a silent channel has become a constant. Gates of other groups stay on the read side, those
     of streams, which have many writers, among them; all do where the model cannot be traced as a whole.
     """
-    names = aliases(model)
-    uses, norms = Counter(names.values()), norms_of(plan)
-    rows: dict[str, tuple[Axis, ...]] = {}
-    for group in groups:
-        maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
-        read = all(_is_map(model, name) and uses[name] == 1 for name, _ in group.readers)
-        if read and len(maps) == 1 and norms[group.name] and not (group.stream or plan.parts_of_heads(group)):
-            own = {f"{maps[0]}.{leaf}" for leaf in ("weight", "bias")}
-            rows[group.name] = tuple(axis for axis in group.writers if axis[0] in own)
-    if not rows:
+    names, norms = aliases(model), norms_of(plan)
+    uses = Counter(names.values())
+    normed = (group for group in groups if norms[group.name])
+    found = {group.name: (group, axes) for group in normed if (axes := _rows(model, plan, group, uses))}
+    if not found:
         return {}, frozenset()
     try:
         graph = SilentLayers(export(model, example, training=False, operation="insert_gates_"), names)
     except TraceError:
         return {}, frozenset()
-    found = {group.name: group for group in plan.groups}
     left: dict[str, Pattern | None] = {}
-    for name, axes in rows.items():
-        group, several = found[name], _several(plan, found[name], axes, norms[name])
-        left[name] = graph.left_by(group, axes, norms[name], several)
-    kept = {name: axes for name, axes in rows.items() if left[name] is not None}
-    return kept, frozenset(name for name in kept if left[name] == "spread")
+    for name, (group, axes) in found.items():
+        left[name] = graph.left_by(group, axes, norms[name], _several(plan, group, axes, norms[name]))
+    rows = {name: axes for name, (_, axes) in found.items() if left[name] is not None}
+    return rows, frozenset(name for name in rows if left[name] == "spread")
+
+
+def _rows(model: nn.Module, plan: Plan, group: Group, uses: Mapping[str, int]) -> tuple[Axis, ...]:
+    """Weight and bias of the only layer that writes a group, if they can be masked and such layers read it."""
+    maps = [name.removesuffix(".weight") for name, _ in group.writers if _is_map(model, name)]
+    read = all(_is_map(model, name) and uses[name] == 1 for name, _ in group.readers)
+    if not read or len(maps) != 1 or group.stream or plan.parts_of_heads(group):
+        return ()
+    own = {f"{maps[0]}.{leaf}": getattr(model.get_submodule(maps[0]), leaf) for leaf in ("weight", "bias")}
+    axes = tuple(axis for axis in group.writers if axis[0] in own)
+    return axes if all(isinstance(own[name], nn.Parameter) for name, _ in axes) else ()
 
 
 def _several(plan: Plan, group: Group, rows: Iterable[Axis], norms: Iterable[str]) -> bool:
