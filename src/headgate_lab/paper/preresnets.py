@@ -70,6 +70,7 @@ _LITTLE_EXTREMES = (
     _network("ours", network=LITTLE, params=LEAST),
     _network("narrower", network=LITTLE, params=LEAST),
 )
+_LITTLE_FOUND = tuple(_network("found", network=LITTLE, params=size) for size in (LITTLE_SIZE, LEAST))
 _LITTLE_RATIOS = tuple(
     _network(method, network=LITTLE, ratio=ratio) for method in ("slimming", "chipnet") for ratio in LITTLE_RATIOS
 )
@@ -86,7 +87,8 @@ def _curves() -> Iterator[Fields]:
         yield _network("narrower", dataset, params=None)
         for method in ("slimming", "chipnet"):
             yield from (_network(method, dataset, ratio=ratio) for ratio in RATIOS[dataset, method])
-    yield from (*_LITTLE_BY_METHOD, *_LITTLE_EXTREMES, *_LITTLE_RATIOS)
+        yield from (_network("found", dataset, params=size) for size in SIZES)
+    yield from (*_LITTLE_BY_METHOD, *_LITTLE_EXTREMES, *_LITTLE_FOUND, *_LITTLE_RATIOS)
 
 
 # By experiment, those of the paper first, in its order. Architectures of PreResNet-164 are at 5 and 2 % of the

@@ -8,6 +8,7 @@ bottlenecks, as Network Slimming has them; ChipNet's masks stand where Network S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -27,7 +28,7 @@ from headgate_lab.recipes import compared_training
 from headgate_lab.recipes.cifar import CLASSES, NETWORKS, Dataset, NetworkName, augmented
 from headgate_lab.recipes.classification import Classification, Data, half_cosine, in_steps
 
-MethodName: TypeAlias = Literal["paper", "ours", "narrower", "slimming", "chipnet"]
+MethodName: TypeAlias = Literal["paper", "ours", "narrower", "found", "slimming", "chipnet"]
 R = TypeVar("R", bound="Compared")
 
 # In the paper the offsets are at rest for 20 of 200 epochs.
@@ -56,13 +57,15 @@ class Compared(Classification):
     Attributes:
         method: "paper": gates before BatchNorm, none on streams, moved and decayed by the weights' SGD. "ours": gates
             everywhere, closed by a budget. "slimming": sparse training, one cut, fine-tuning. "chipnet": training,
-            pruning with masks, one cut, fine-tuning. "narrower": the control.
+            pruning with masks, one cut, fine-tuning. "narrower": the control. "found": the other one, the widths that
+            "ours" finds, with fresh weights.
         strength: of the penalty on offsets, with "paper".
         ratio: the fraction of BatchNorm channels that stays, with "slimming" and "chipnet".
-        params: the size, with "ours" and "narrower".
+        params: the size, with "ours" and the controls.
         sparsity: the weight of the sum of all |scale|, with "slimming".
-        reach: with "ours", the fraction of the training by which the size is met.
-        length: epochs of the first stage, which is all of the training for methods without stages.
+        reach: with "ours" and "found", the fraction of the training by which the size is met.
+        length: epochs of the first stage, which is all of the training for methods without stages. With "found", those
+            of the network with fresh weights.
         prune: epochs of the pruning, with "chipnet".
         finetune: epochs of the fine-tuning.
         prune_batch_size: images in a batch of the pruning.
@@ -96,9 +99,14 @@ class Compared(Classification):
         return f"{self.network} {self.dataset} {much}"
 
     @property
+    def search(self) -> int:
+        """The epochs in which widths are found, if they are to be."""
+        return math.ceil(self.reach * self.length) if self.method == "found" else 0
+
+    @property
     def epochs(self) -> int:
         """Those of all stages."""
-        return self.length + self.prune + self.finetune
+        return self.search + self.length + self.prune + self.finetune
 
     @property
     def architecture(self) -> Hashable:
@@ -113,7 +121,7 @@ class Compared(Classification):
     @property
     def cohort(self) -> Hashable:
         """What goes through the same stages with the same images can be stepped together."""
-        kind = self.method if self.has_stages else None
+        kind = self.method if self.has_stages or self.search else None
         return *self.architecture, kind, self.length, self.prune, self.batch_size, self.prune_batch_size  # type: ignore[misc]
 
     def beginning(self) -> Compared:
@@ -129,8 +137,8 @@ class Compared(Classification):
         if self.method == "paper":
             assert self.strength is not None
             return in_the_paper_s_way(self.strength, round(COLD_START * self.length))
-        if self.method == "ours":
-            return Budgeted(self.params, reach=self.reach, train_on=True)
+        if self.method in ("ours", "found"):
+            return Budgeted(self.params, reach=self.reach, train_on=self.method == "ours")
         if self.method == "slimming":
             assert self.sparsity is not None
             return Sparse(self.sparsity)
@@ -151,8 +159,8 @@ class Compared(Classification):
         return augmented(self.dataset)
 
     def optimization(self) -> Optimization:
-        """SGD with momentum; rates fall in steps, ours and the control's along a half cosine. In fine-tuning again."""
-        rate = half_cosine if self.method in ("ours", "narrower") else in_steps
+        """SGD with momentum; rates fall in steps, ours and the controls' along a half cosine. In fine-tuning again."""
+        rate = half_cosine if self.method in ("ours", "narrower", "found") else in_steps
         return Optimization("sgd", self.lr, self.weight_decay, rate)
 
     def optimization_while_pruning(self) -> Optimization:

@@ -21,6 +21,7 @@ from headgate_lab.methods.narrower import Narrower
 from headgate_lab.methods.norm_channels import scales
 from headgate_lab.methods.slimming import Sparse
 from headgate_lab.recipes.classification import batches_of, full_size, network_of, results
+from headgate_lab.recipes.found_widths import with_fresh_weights
 
 if TYPE_CHECKING:
     from headgate_lab.recipes.compared import Compared
@@ -59,12 +60,19 @@ class Comparison:
 
     def stages(self) -> list[Stage]:
         """Of the jobs' method."""
-        recipe, found = _of(self.jobs[0]), [Stage("train", _of(self.jobs[0]).length)]
+        recipe = _of(self.jobs[0])
+        if recipe.search:
+            return [Stage("search", recipe.search), Stage("train", recipe.length, self.drawn_anew)]
+        found = [Stage("train", recipe.length)]
         if recipe.prune:
             found.append(Stage("prune", recipe.prune, self.masked, best="hard_accuracy"))
         if recipe.finetune:
             found.append(Stage("finetune", recipe.finetune, self.cut))
         return found
+
+    def drawn_anew(self, number: int, network: Network) -> Network:
+        """The training of the widths that a network has found."""
+        return with_fresh_weights(network, self.jobs[number], self.train, self.example)
 
     def masked(self, number: int, network: Network) -> Network:
         """ChipNet's pruning of a trained network."""

@@ -45,19 +45,24 @@ class FoundWidths:
         self.example = train.normalised(train.images[:2], torch.float32)
 
     def fork(self, number: int, network: Network) -> Network:
-        """A network of the widths found, drawn from the job's seed; a network that has diverged goes on as it is."""
-        if network.diverged:
-            return network
-        recipe, seed = cast(Classification, self.jobs[number].recipe), self.jobs[number].seed
-        small = network.method.small(network.model, self.example)
-        drawn_anew_(small, seed)
-        batches = batches_of(recipe, self.train, seed)
-        return Network(small, Narrower(), batches, recipe.optimization(), recipe.length, seed)
+        """A network of the widths found."""
+        return with_fresh_weights(network, self.jobs[number], self.train, self.example)
 
     def finish(self, number: int, network: Network) -> Metrics:
         """As of any network."""
         recipe = cast(Classification, self.jobs[number].recipe)
         return results(network, full_size(recipe), self.test, self.example, recipe.further)
+
+
+def with_fresh_weights(network: Network, job: Job, train: Resident, example: torch.Tensor) -> Network:
+    """A network of the widths that one has found, drawn from the job's seed; one that has diverged goes on as it is."""
+    if network.diverged:
+        return network
+    recipe = cast(Classification, job.recipe)
+    small = network.method.small(network.model, example)
+    drawn_anew_(small, job.seed)
+    batches = batches_of(recipe, train, job.seed)
+    return Network(small, Narrower(), batches, recipe.optimization(), recipe.length, job.seed)
 
 
 def drawn_anew_(model: nn.Module, seed: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 # The kinds of stages, by the metric that tells their minutes, and the names that their seconds are recorded under.
 KINDS = {
     "minutes_training": ("train",),
-    "minutes_pruning": ("to prune", "prune", "to finetune"),
+    "minutes_pruning": ("search", "to train", "to prune", "prune", "to finetune"),
     "minutes_finetuning": ("finetune",),
 }
 

@@ -38,9 +38,13 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shortened(recipe: Compared) -> Compared:
     """Six epochs in all."""
-    parts = {"slimming": {"length": 4, "finetune": 2}, "chipnet": {"length": 2, "prune": 2, "finetune": 2}}
-    changes: dict[str, Any] = parts.get(recipe.method, {"length": 6})
-    return replace(recipe, batch_size=6, prune_batch_size=3, lr=0.01, reach=0.9, **changes)
+    parts = {
+        "slimming": {"length": 4, "finetune": 2},
+        "chipnet": {"length": 2, "prune": 2, "finetune": 2},
+        "found": {"length": 3, "batch_size": 3},
+    }
+    changes: dict[str, Any] = {"batch_size": 6, **parts.get(recipe.method, {"length": 6})}
+    return replace(recipe, prune_batch_size=3, lr=0.01, reach=0.9, **changes)
 
 
 def way(method: MethodName, **much: Any) -> Compared:
@@ -51,6 +55,7 @@ WAYS = {
     "paper": way("paper", strength=0.4),
     "ours": way("ours", params=FULL // 2),
     "narrower": way("narrower", params=FULL // 2),
+    "found": way("found", params=FULL // 2),
     "slimming": way("slimming", ratio=0.4),
     "chipnet": way("chipnet", ratio=0.4),
 }
@@ -82,11 +87,11 @@ def test_network_slimming_has_as_many_epochs_as_its_authors_give_it() -> None:
 
 def test_stages_and_datasets_are_not_mixed() -> None:
     jobs = [Job(recipe, 0) for recipe in shown("curves")]
-    told = ("network", "dataset", "length", "prune", "finetune")
+    told = ("network", "dataset", "search", "length", "prune", "finetune")
     for together in batches(jobs, 100):
         assert len({tuple(getattr(job.recipe, name) for name in told) for job in together}) == 1
-    # PreResNet-164 on two datasets and PreResNet-20 on one, in one stage, two or three.
-    assert len(batches(jobs, 100)) == 9
+    # PreResNet-164 on two datasets and PreResNet-20 on one: in one stage, in two of two kinds, or in three.
+    assert len(batches(jobs, 100)) == 12
 
 
 @pytest.mark.parametrize("method", WAYS)
@@ -104,6 +109,9 @@ def test_every_method_runs_and_is_recorded(method: str, tmp_path: Path) -> None:
         assert {"to finetune", "finetune"} <= record["seconds"].keys()
         assert end["pruned_channels"] == pytest.approx(60, abs=1.5)
         assert {"accuracy_uncut", "accuracy_cut"} <= end.keys()
+    elif method == "found":
+        assert {"search", "to train"} <= record["seconds"].keys()
+        assert epochs["offset"][:3] != [1.0] * 3 and epochs["offset"][3:] == [None] * 3
     else:
         assert set(record["seconds"]) == {"train", "finish"}
     if method == "chipnet":
@@ -147,7 +155,13 @@ def test_a_network_that_diverges_does_not_stop_the_others(method: str, tmp_path:
 
 @pytest.mark.parametrize(
     ("method", "interrupted"),
-    [("chipnet", (1, 3, 4, 5, 6)), ("slimming", (2, 4, 5, 6)), ("ours", (5, 6)), ("paper", (6,))],
+    [
+        ("chipnet", (1, 3, 4, 5, 6)),
+        ("slimming", (2, 4, 5, 6)),
+        ("found", (2, 3, 5)),
+        ("ours", (5, 6)),
+        ("paper", (6,)),
+    ],
 )
 def test_a_training_goes_on_bit_by_bit(method: str, interrupted: tuple[int, ...], tmp_path: Path) -> None:
     whole, broken = training(WAYS[method]), training(WAYS[method])

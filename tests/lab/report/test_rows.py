@@ -11,6 +11,7 @@ import pytest
 from headgate_lab.engine.job import Job
 from headgate_lab.engine.record import read_runs, write_run
 from headgate_lab.paper import PAPER
+from headgate_lab.report.minutes import minutes
 from headgate_lab.report.rows import Row, rows
 from headgate_lab.report.runs import ReportError, by_recipe, provenance, same
 from headgate_lab.report.table import as_json
@@ -228,3 +229,5 @@ def test_minutes_are_those_of_one_network(tmp_path: Path) -> None:
     assert pick(table, "minutes_pruning", method="chipnet").ours == 2
     assert pick(table, "minutes_finetuning", method="chipnet").ours == 0
     assert pick(table, "minutes_training", method="slimming").ours is None
+    searched = {"seconds": {"search": 60.0, "to train": 12.0, "train": 600.0}, "networks": {}, "together": 2}
+    assert minutes(searched) == {"minutes_training": 5, "minutes_pruning": 0.6, "minutes_finetuning": 0}
