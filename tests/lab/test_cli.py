@@ -255,7 +255,8 @@ def test_a_table_is_plain_text_without_a_terminal(tmp_path: Path, capsys: pytest
     assert ["tanh", "0", "paper", "0.1", "3.9k", "4.0k", "±", "0.1k", "93.59", "93.52", "±", "0.00"] in (
         line.split()[:12] for line in lines
     )
-    assert sum("narrower" in line for line in lines) == 1
+    assert lines[1] == "Besides, where there are runs: width 0.25 (narrower)."
+    assert sum("narrower" in line.split() for line in lines) == 1
     assert lines[-1] == "10 runs of 2 seeds; device two cores; torch 2.13.0; commit 0123456789"
 
 
