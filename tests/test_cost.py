@@ -104,6 +104,13 @@ def test_macs(name: str):
         assert counter.get_total_flops() == 2 * macs
 
 
+@pytest.mark.parametrize("activation", [F.relu, F.softplus])
+def test_what_no_output_depends_on_is_not_counted(activation: Any):
+    """Whether torch leaves it in a graph depends on what else there is in it."""
+    dead = Run(lambda w, v, x: (x @ v, activation(F.linear(x, w)))[1], 5, 3)
+    assert cost(dead, (R(3, 9), R(2, 3))).macs == 2 * 3 * 5
+
+
 def test_what_is_not_known_is_named():
     counted = cost(Run(lambda x: torch.linalg.inv(x) @ x + torch.cdist(x, x)), R(3, 3))
     assert counted.macs == 27 and counted.uncounted == ("aten.linalg_inv", "aten.cdist")

@@ -45,7 +45,7 @@ def test_a_model_with_layers_that_write_back(path: Path):
 
 def test_places_that_are_no_block(path: Path):
     layer = nn.Conv2d(2, 3, 1)
-    write_back_(layer, torch.tensor([0, 2, 5]), width=6, channel_dim=1)
+    write_back_(layer, torch.tensor([0, 2, 5]), width=6)
     model = nn.Sequential(layer, nn.Flatten(), nn.Linear(6 * 36, 2))
     assert hg.export_onnx(model, image(), path) < 1e-5
 

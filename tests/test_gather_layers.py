@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headgate.layers import Gather, can_gather, gather_, gather_class
+from headgate.layers import Gather, can_gather, gather_, mixed_class
 from headgate.layers.gather import chosen
 
 WIDE, PICKED = 6, [0, 2, 5]
@@ -90,7 +90,7 @@ def test_a_class_of_the_users_own() -> None:
     small = narrowed(layer)
     x = torch.randn(3, WIDE)
     torch.testing.assert_close(small(x), 2 * (x[:, PICKED] @ layer.weight[:, PICKED].T + layer.bias))
-    assert type(small) is gather_class(Doubled)
+    assert type(small) is mixed_class(Gather, Doubled)
 
 
 def test_which_layers_can() -> None:
@@ -103,4 +103,4 @@ def test_which_layers_can() -> None:
         narrowed(nn.Linear(WIDE, 2)),
     ):
         assert not can_gather(other)
-    assert issubclass(gather_class(nn.Conv2d), Gather)
+    assert issubclass(mixed_class(Gather, nn.Conv2d), Gather)

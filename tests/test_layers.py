@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import headgate as hg
 from headgate import layers
-from headgate.layers import WriteBack, can_write_back, write_back_, write_back_class, written_back
+from headgate.layers import Gather, WriteBack, can_write_back, gather_, mixed_class, write_back_, written_back
 from tests.small_nets import small_residual
 
 WIDTH = 6
@@ -27,23 +27,26 @@ def batch(*shape: int) -> Tensor:
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], int]] = {
     "linear": (lambda: nn.Linear(4, WIDTH), lambda: batch(3, 4), 1),
+    "linear without batch": (lambda: nn.Linear(4, WIDTH), lambda: batch(4), 0),
     "linear on tokens": (lambda: nn.Linear(4, WIDTH), lambda: batch(2, 5, 4), 2),
     "linear without bias": (lambda: nn.Linear(4, WIDTH, bias=False), lambda: batch(2, 5, 3, 4), 3),
     "conv1d": (lambda: nn.Conv1d(4, WIDTH, 3), lambda: batch(2, 4, 7), 1),
     "conv2d": (lambda: nn.Conv2d(4, WIDTH, 3, padding=1, stride=2), lambda: batch(2, 4, 6, 6), 1),
     "conv2d without batch": (lambda: nn.Conv2d(4, WIDTH, 3), lambda: batch(4, 6, 6), 0),
+    "conv1d without batch": (lambda: nn.Conv1d(4, WIDTH, 3), lambda: batch(4, 7), 0),
     "conv3d": (lambda: nn.Conv3d(4, WIDTH, 2), lambda: batch(2, 4, 3, 3, 3), 1),
     "batchnorm1d": (lambda: nn.BatchNorm1d(WIDTH), lambda: batch(4, WIDTH), 1),
     "batchnorm1d on rows": (lambda: nn.BatchNorm1d(WIDTH), lambda: batch(4, WIDTH, 5), 1),
     "batchnorm2d": (lambda: nn.BatchNorm2d(WIDTH), lambda: batch(4, WIDTH, 3, 3), 1),
     "batchnorm3d": (lambda: nn.BatchNorm3d(WIDTH), lambda: batch(2, WIDTH, 3, 3, 3), 1),
     "instancenorm1d": (lambda: nn.InstanceNorm1d(WIDTH, affine=True), lambda: batch(2, WIDTH, 5), 1),
+    "instancenorm2d without batch": (lambda: nn.InstanceNorm2d(WIDTH, affine=True), lambda: batch(WIDTH, 3, 3), 0),
     "instancenorm2d": (lambda: nn.InstanceNorm2d(WIDTH, affine=True), lambda: batch(2, WIDTH, 3, 3), 1),
     "instancenorm3d": (lambda: nn.InstanceNorm3d(WIDTH, affine=True), lambda: batch(2, WIDTH, 3, 3, 3), 1),
 }
 
 
-def narrowed(full: nn.Module, places: Tensor, dim: int) -> nn.Module:
+def narrowed(full: nn.Module, places: Tensor) -> nn.Module:
     """The rows at `places` alone, written back."""
     small = copy.deepcopy(full)
     for name, tensor in [*small.named_parameters(), *small.named_buffers()]:
@@ -54,7 +57,7 @@ def narrowed(full: nn.Module, places: Tensor, dim: int) -> nn.Module:
     for name in ("out_features", "out_channels", "num_features"):
         if hasattr(small, name):
             setattr(small, name, len(places))
-    write_back_(small, places, WIDTH, dim)
+    write_back_(small, places, WIDTH)
     return small
 
 
@@ -68,7 +71,7 @@ def test_equal_to_the_full_layer_with_zeros(name: str, chosen: str, training: bo
         for tensor in [*full.parameters(), *full.buffers()]:
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand_like(tensor) + 0.5)
-    small = narrowed(full, places, dim)
+    small = narrowed(full, places)
     given = x.index_select(dim, places) if "norm" in name else x
     given.requires_grad_()
     before = given.detach().clone()
@@ -89,9 +92,9 @@ def test_equal_to_the_full_layer_with_zeros(name: str, chosen: str, training: bo
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_names_classes_and_words(name: str):
-    build, _, dim = LAYERS[name]
+    build, _, _ = LAYERS[name]
     full = build().double()
-    small = narrowed(full, torch.tensor([1, 4]), dim)
+    small = narrowed(full, torch.tensor([1, 4]))
     assert isinstance(small, WriteBack) and isinstance(small, type(full))
     assert type(small) is getattr(layers, type(small).__name__) and type(small).__doc__
     assert list(small.state_dict()) == list(full.state_dict()), "places are not part of the state"
@@ -110,10 +113,10 @@ class Mine(nn.Conv2d):
 
 def test_a_class_of_the_users_own():
     full, x = Mine(4, WIDTH, 3).double(), batch(2, 4, 6, 6)
-    small = narrowed(full, torch.tensor([0, 5]), 1)
-    assert isinstance(small, Mine) and type(small) is write_back_class(Mine)
+    small = narrowed(full, torch.tensor([0, 5]))
+    assert isinstance(small, Mine) and type(small) is mixed_class(WriteBack, Mine)
     assert torch.allclose(small(x)[:, [0, 5]], full(x)[:, [0, 5]]) and not small(x)[:, 1:5].any()
-    assert write_back_class(Mine).__name__ == "WriteBackMine"
+    assert mixed_class(WriteBack, Mine).__name__ == "WriteBackMine"
 
 
 def test_the_output_is_fresh_even_where_nothing_is_added():
@@ -126,7 +129,7 @@ def test_the_output_is_fresh_even_where_nothing_is_added():
 
 
 def test_memory_format_and_moves():
-    small = narrowed(nn.Conv2d(4, WIDTH, 3).double(), torch.tensor([0, 2, 5]), 1)
+    small = narrowed(nn.Conv2d(4, WIDTH, 3).double(), torch.tensor([0, 2, 5]))
     x = batch(2, 4, 6, 6)
     expected = small(x)
     small.float().half().double()
@@ -145,6 +148,25 @@ def test_a_compacted_model_is_saved_whole_and_read_again():
     assert type(other) is type(small) and torch.equal(other(x), small(x))
     twin = copy.deepcopy(small)
     twin.load_state_dict(small.state_dict(), strict=True)
+
+
+class Picky(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(WIDTH, WIDTH), Picky(WIDTH, WIDTH)], ids=lambda one: type(one).__name__)
+def test_a_class_made_on_the_spot_is_pickled_and_copied(layer: nn.Module):
+    """One that picks and writes back, for instance: it cannot be found anywhere."""
+    places, x = torch.tensor([0, 2, 5]), torch.randn(4, WIDTH)
+    small = copy.deepcopy(layer)
+    small.weight = nn.Parameter(layer.weight.detach()[places][:, places])
+    small.bias = nn.Parameter(layer.bias.detach()[places])
+    gather_(small, places, WIDTH)
+    write_back_(small, places, WIDTH)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        for other in (pickle.loads(pickle.dumps(small, protocol)), copy.deepcopy(small), copy.copy(small)):
+            assert type(other) is type(small) and isinstance(other, (WriteBack, Gather, type(layer)))
+            assert torch.equal(other(x), small(x)) and list(other.state_dict()) == list(layer.state_dict())
 
 
 @pytest.mark.parametrize("strict", [True, False])

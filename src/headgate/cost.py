@@ -101,6 +101,8 @@ _NAMES = ("parameters", "MACs", "bytes", "peak activation bytes", "latency")
 def cost(model: nn.Module, example: Any, *, trace: bool = True, latency: bool = False, repeats: int = 30) -> Cost:
     """Counts, in evaluation mode, what `model` costs as it is: with its gates, if it has any. It is left as it is.
 
+    What no output depends on is not counted, though it may be computed.
+
     Args:
         model: any module. Wrappers (DDP, torch.compile) are looked through; a compiled model is timed compiled.
         example: what to call it with: a tensor, a tuple of arguments, or a dict of keyword arguments.

@@ -61,6 +61,8 @@ def count(model: nn.Module, example: Example, operation: str) -> Count:
     except TraceError:
         first_calls(model, example, operation)
         raise
+    # Whether a result that nobody reads is still in the graph is by accident: torch drops it where it rewrites a graph.
+    program.graph.eliminate_dead_code()
     unknown = _unknown_size(program)
     if unknown is not None:
         raise TraceError(

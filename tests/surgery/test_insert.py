@@ -363,7 +363,7 @@ def test_a_parametrization_on_top_of_a_mask_is_not_lost_silently():
         ({"multiple_of": 0}, "multiple_of=0"),
         ({"multiple_of": "8"}, "multiple_of='8'"),
         ({"order": "backwards"}, "order 'backwards' is unknown"),
-        ({"order": [0, 1]}, "order has shape"),
+        ({"order": [0, 1]}, "insert_gates_: order of '0': order has shape .* a mapping from names to orders"),
         ({"scale": "raw"}, "scale='raw' is unknown; use one of plain, relative"),
     ],
 )

@@ -44,6 +44,20 @@ class PostBlock(nn.Module):
         return F.relu(out, inplace=True)
 
 
+class Unused(nn.Module):
+    """Computes something that it does not return, beside a branch whose end writes back, or returns zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead, self.stem = nn.Conv2d(3, 5, 1), nn.Conv2d(3, 6, 3)
+        self.branch, self.out = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.dead(x)
+        y = F.relu(self.stem(x))
+        return self.out(y + self.branch(y))
+
+
 class Tied(nn.Module):
     """The same table reads and writes, and one layer is called twice."""
 
@@ -126,6 +140,7 @@ TOYS = {
     "chain": Toy(chain, image()),
     "residual": Toy(residual, image()),
     "post-activation": Toy(post_residual, image()),
+    "unused": Toy(Unused, image()),
     "tied": Toy(Tied, torch.tensor([[1, 2, 3]])),
     "across tokens": Toy(AcrossTokens, torch.randn(2, 5, 3), told_by_plan=False),
     "across tokens in a branch": Toy(Mixing, torch.randn(2, 5, 3), told_by_plan=False),

@@ -201,3 +201,12 @@ def test_the_memory_format_and_requires_grad_survive():
     small = hg.shrink(model, hg.find_groups(model, torch.randn(1, 2, 8, 8)), keep)
     assert small[2].weight.is_contiguous(memory_format=torch.channels_last)
     assert not small[0].weight.requires_grad and small[2].weight.requires_grad
+
+
+def test_the_memory_format_of_volumes_survives():
+    model = nn.Sequential(nn.Conv3d(2, 6, 3), nn.ReLU(), nn.Conv3d(6, 4, 3))
+    model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    keep = {"0": torch.tensor([True, False, True, True, True, False])}
+    small = hg.shrink(model, hg.find_groups(model, torch.randn(1, 2, 8, 8, 8)), keep)
+    assert all(small[n].weight.is_contiguous(memory_format=torch.channels_last_3d) for n in (0, 2))
+    assert small[2].weight.shape[1] == 4

@@ -56,12 +56,11 @@ class TestRefusal:
         ({"sizes": (Resize("0", "out_features", 0),)}, "may be 1 … 4"),
         ({"sizes": (Resize("0", "in_channels", 1),)}, "does not have"),
         ({"sizes": (Resize("0.__class__", "in_features", 1),)}, "does not have"),
-        ({"writes": (Write("1", ((0, 4),), 4, 1),)}, "no layer that can"),
-        ({"writes": (Write("0.__init__", ((0, 4),), 4, 1),)}, "no layer that can"),
-        ({"writes": (Write("0", ((0, 4),), 2**40, 1),)}, "it had 4 outputs"),
-        ({"writes": (Write("0", ((0, 4),), 4, 99),)}, "axis 99"),
-        ({"writes": (Write("0", ((0, 3),), 4, 1),)}, "writes 4 outputs of 0 into 3 places"),
-        ({"writes": (Write("0", ((0, 5),), 4, 1),)}, "outside"),
+        ({"writes": (Write("1", ((0, 4),), 4),)}, "no layer that can"),
+        ({"writes": (Write("0.__init__", ((0, 4),), 4),)}, "no layer that can"),
+        ({"writes": (Write("0", ((0, 4),), 2**40),)}, "it had 4 outputs"),
+        ({"writes": (Write("0", ((0, 3),), 4),)}, "writes 4 outputs of 0 into 3 places"),
+        ({"writes": (Write("0", ((0, 5),), 4),)}, "outside"),
         ({"reads": (Read("1", ((0, 4),), 4),)}, "no layer that can"),
         ({"reads": (Read("9", ((0, 4),), 4),)}, "no layer that can"),
         ({"reads": (Read("0.__init__", ((0, 3),), 3),)}, "no layer that can"),
@@ -134,7 +133,7 @@ class TestJson:
     def test_anything_else_is_refused_in_words(self, value: object, data: st.DataObject):
         """Random JSON in place of a whole recipe, and in place of any one of its parts."""
         whole = recipe_to_json(Recipe((("a", (4, 4)),), (Cut("a", 0, ((0, 2),)),), (Resize("", "groups", 1),),
-                                      (Write("a", ((0, 1),), 2, 1),), ("b",), (Read("a", ((0, 1),), 2),)))  # fmt: skip
+                                      (Write("a", ((0, 1),), 2),), ("b",), (Read("a", ((0, 1),), 2),)))  # fmt: skip
         path = data.draw(st.sampled_from(["whole", *whole]))
         candidate = value if path == "whole" else {**whole, path: value}
         try:
@@ -144,7 +143,7 @@ class TestJson:
         else:
             assert recipe_to_json(accepted) == candidate
 
-    @pytest.mark.parametrize("place", ["places", "width", "channel_dim", "code"])
+    @pytest.mark.parametrize("place", ["places", "width", "code"])
     def test_a_reader_is_its_places_and_a_width(self, place: str):
         whole = recipe_to_json(Recipe((("a", (4, 4)),), reads=(Read("a", ((0, 1),), 2),)))
         assert whole["reads"] == {"a": {"places": [0, 1], "width": 2}}

@@ -26,7 +26,10 @@ from headgate.layers.gather import (
     GatherLinear,
     can_gather,
     gather_,
-    gather_class,
+)
+from headgate.layers.mixed import (
+    channel_axis,
+    mixed_class,
 )
 from headgate.layers.recurrent import (
     UNEVEN,
@@ -53,7 +56,6 @@ from headgate.layers.write_back import (
     WriteBackLinear,
     can_write_back,
     write_back_,
-    write_back_class,
     written_back,
 )
 from headgate.layers.zeros import (
@@ -97,15 +99,15 @@ __all__ = [
     "can_gather",
     "can_lose_heads",
     "can_write_back",
+    "channel_axis",
     "empty_",
     "fit_recurrent_",
     "gather_",
-    "gather_class",
     "heads_left",
     "lose_heads_",
+    "mixed_class",
     "outputs_of",
     "without_fast_paths",
     "write_back_",
-    "write_back_class",
     "written_back",
 ]

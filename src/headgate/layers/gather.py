@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    _Layer = nn.Module
-else:
-    _Layer = object
+from headgate.layers.mixed import Classes, Mixed, channel_axis, mixed_class
 
 
-class Gather(_Layer):
+class Gather(Mixed):
     """Mixed into a layer class: picks some of the `wide` channels it is given, and computes with those only."""
 
     picked: Tensor
@@ -20,15 +15,8 @@ class Gather(_Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's own output for the picked channels."""
-        result: Tensor = super().forward(chosen(x, self.gathered_dim, self.picked))
+        result: Tensor = super().forward(chosen(x, channel_axis(self), self.picked))
         return result
-
-    @property
-    def gathered_dim(self) -> int:
-        """The axis of channels: the second one for BatchNorm, the last for a linear map, else the one before space."""
-        if isinstance(self, nn.modules.batchnorm._BatchNorm):
-            return 1
-        return -1 if isinstance(self, nn.Linear) else 1 - cast(nn.modules.conv._ConvNd, self).weight.dim()
 
     def pick_(self, picked: Tensor, wide: int) -> None:
         """Sets which channels are read."""
@@ -78,7 +66,7 @@ class GatherBatchNorm3d(Gather, nn.BatchNorm3d):
     """A narrow `nn.BatchNorm3d` that picks its inputs."""
 
 
-_GATHERS: dict[type[nn.Module], type[nn.Module]] = {
+_CLASSES: Classes = {
     nn.Linear: GatherLinear,
     nn.Conv1d: GatherConv1d,
     nn.Conv2d: GatherConv2d,
@@ -87,22 +75,17 @@ _GATHERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: GatherBatchNorm2d,
     nn.BatchNorm3d: GatherBatchNorm3d,
 }
+_LAYERS = tuple(_CLASSES)
+Gather.classes = _CLASSES
 
 
 def can_gather(module: nn.Module) -> bool:
     """Whether the module is, or derives from, a layer that can become a `Gather` layer."""
-    return isinstance(module, tuple(_GATHERS)) and not isinstance(module, Gather)
-
-
-def gather_class(layer: type[nn.Module]) -> type[nn.Module]:
-    """The `Gather` class for a layer class; made once, on the spot, for classes of the user's own."""
-    if layer not in _GATHERS:
-        _GATHERS[layer] = type(f"Gather{layer.__name__}", (Gather, layer), {"__doc__": Gather.__doc__})
-    return _GATHERS[layer]
+    return isinstance(module, _LAYERS) and not isinstance(module, Gather)
 
 
 def gather_(module: nn.Module, picked: Tensor, wide: int) -> None:
     """Turns a layer into the `Gather` layer of its class; its tensors have been narrowed before."""
-    module.__class__ = gather_class(type(module))
+    module.__class__ = mixed_class(Gather, type(module))
     assert isinstance(module, Gather)
     module.pick_(picked, wide)

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    _Layer = nn.Module
-else:
-    _Layer = object
+from headgate.layers.mixed import Classes, Mixed, channel_axis, mixed_class
 
 
-class WriteBack(_Layer):
-    """Mixed into a layer class: computes a narrow output and writes it into `width` channels along `channel_dim`."""
+class WriteBack(Mixed):
+    """Mixed into a layer class: computes a narrow output and writes it into `width` channels."""
 
     places: Tensor
     width: int
-    channel_dim: int
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's own output at `places`, zeros elsewhere, in a fresh tensor."""
         narrow: Tensor = super().forward(x)
-        return written_back(narrow, self.places, self.width, self.channel_dim, self.first)
+        return written_back(narrow, self.places, self.width, channel_axis(self), self.first)
 
     @property
     def first(self) -> int | None:
         """Where the places begin, if they are one block."""
         return self._first
 
-    def write_into_(self, places: Tensor, width: int, channel_dim: int) -> None:
+    def write_into_(self, places: Tensor, width: int) -> None:
         """Sets where the outputs go."""
         self.register_buffer("places", places, persistent=False)
-        self.width, self.channel_dim = width, channel_dim
+        self.width = width
         start = int(places[0])
         block = torch.equal(places.cpu(), torch.arange(start, start + len(places)))
         self._first = start if block else None
@@ -48,7 +42,7 @@ def written_back(narrow: Tensor, places: Tensor, width: int, dim: int, first: in
     """`narrow` in a wider tensor of zeros; one padding where the places are a block that begins at `first`."""
     if first is not None:
         after = width - first - narrow.shape[dim]
-        return F.pad(narrow, [0, 0] * (narrow.dim() - 1 - dim) + [first, after])
+        return F.pad(narrow, [0, 0] * (narrow.dim() - 1 - dim % narrow.dim()) + [first, after])
     shape = list(narrow.shape)
     shape[dim] = width
     return narrow.new_zeros(shape).index_copy(dim, places, narrow)
@@ -94,7 +88,7 @@ class WriteBackInstanceNorm3d(WriteBack, nn.InstanceNorm3d):
     """A narrow `nn.InstanceNorm3d` that writes back."""
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
+_CLASSES: Classes = {
     nn.Linear: WriteBackLinear,
     nn.Conv1d: WriteBackConv1d,
     nn.Conv2d: WriteBackConv2d,
@@ -106,22 +100,17 @@ _CLASSES: dict[type[nn.Module], type[nn.Module]] = {
     nn.InstanceNorm2d: WriteBackInstanceNorm2d,
     nn.InstanceNorm3d: WriteBackInstanceNorm3d,
 }
+_LAYERS = tuple(_CLASSES)
+WriteBack.classes = _CLASSES
 
 
 def can_write_back(module: nn.Module) -> bool:
     """Whether the module is, or derives from, a layer that can become a `WriteBack` layer."""
-    return isinstance(module, tuple(_CLASSES)) and not isinstance(module, WriteBack)
+    return isinstance(module, _LAYERS) and not isinstance(module, WriteBack)
 
 
-def write_back_class(layer: type[nn.Module]) -> type[nn.Module]:
-    """The `WriteBack` class for a layer class; made once, on the spot, for classes of the user's own."""
-    if layer not in _CLASSES:
-        _CLASSES[layer] = type(f"WriteBack{layer.__name__}", (WriteBack, layer), {"__doc__": WriteBack.__doc__})
-    return _CLASSES[layer]
-
-
-def write_back_(module: nn.Module, places: Tensor, width: int, channel_dim: int) -> None:
+def write_back_(module: nn.Module, places: Tensor, width: int) -> None:
     """Turns a layer into the `WriteBack` layer of its class; its tensors have been narrowed before."""
-    module.__class__ = write_back_class(type(module))
+    module.__class__ = mixed_class(WriteBack, type(module))
     assert isinstance(module, WriteBack)
-    module.write_into_(places, width, channel_dim)
+    module.write_into_(places, width)

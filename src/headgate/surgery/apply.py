@@ -41,8 +41,7 @@ from headgate.surgery.recipe import (
     unlike,
 )
 
-# No activation has more axes.
-_AXES = 16
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @torch.no_grad()
@@ -69,7 +68,7 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> None:
     for write in recipe.writes:
         module = modules[write.path]
         places = indices_of(write.places).to(next(module.parameters()).device)
-        write_back_(module, places, write.width, write.channel_dim)
+        write_back_(module, places, write.width)
     for empty in recipe.emptied:
         empty_(model, empty.path, empty.width)
     for path in recipe.gone:
@@ -120,8 +119,9 @@ def sliced(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
     new = tensor
     for axis, indices in kept.items():
         new = new.index_select(axis, indices.to(tensor.device))
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
-        new = new.contiguous(memory_format=torch.channels_last)
+    last = _CHANNELS_LAST.get(tensor.dim())
+    if last is not None and tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous():
+        new = new.contiguous(memory_format=last)
     return new
 
 
@@ -218,11 +218,8 @@ def _check_write(
         raise RecipeError(f"the recipe lets {write.path!r} write back, which is no layer that can")
     rows = tensors[weight].shape[0]
     _check_ranges(write.places, write.width, f"the recipe's places of {write.path}")
-    if not write.width <= rows or not 0 <= write.channel_dim < _AXES:
-        raise RecipeError(
-            f"the recipe lets {write.path} write into {write.width} channels along axis {write.channel_dim}; "
-            f"it had {rows} outputs"
-        )
+    if write.width > rows:
+        raise RecipeError(f"the recipe lets {write.path} write into {write.width} channels; it had {rows} outputs")
     outputs = left[weight][0]
     if count(write.places) != outputs:
         raise RecipeError(f"the recipe writes {outputs} outputs of {write.path} into {count(write.places)} places")

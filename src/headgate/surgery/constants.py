@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from headgate.channels.example import Example
 from headgate.channels.plan import STAYS, Axis, Group, Plan
 from headgate.errors import HeadgateWarning
+from headgate.layers import channel_axis
 from headgate.surgery.keep import first_names
 from headgate.surgery.recipe import named_tensors
 from headgate.surgery.trial import TOLERANCE, difference, in_double, randomised, run_in_double
@@ -137,7 +138,7 @@ class _Carrying:
         def looked(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             calls[name] += 1
             x = args[0] if args else kwargs["input"]
-            look(name, x.movedim(_channel_dim(module, x), 0))
+            look(name, x.movedim(channel_axis(module), 0))
 
         handles = []
         try:
@@ -204,14 +205,6 @@ def norms_of(plan: Plan) -> dict[str, list[str]]:
         for name in sorted({owner[unit] for number in set(numbers) for unit in plan.units_at(number)}):
             found[name].append(path)
     return found
-
-
-def _channel_dim(module: nn.Module, x: Tensor) -> int:
-    """Of what a linear map or convolution is given, with or without a dimension for the batch."""
-    if isinstance(module, nn.Linear):
-        return x.dim() - 1
-    assert isinstance(module.weight, Tensor)
-    return x.dim() - module.weight.dim() + 1
 
 
 def _silence_rows_(model: nn.Module, plan: Plan, group: Group, rows: Sequence[Axis], units: Sequence[int]) -> None:

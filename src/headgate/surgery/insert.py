@@ -153,14 +153,17 @@ def _places(chosen: list[Site], order: Order | Mapping[str, Order]) -> tuple[lis
 
 
 def _placed(site: Site, order: Order | Mapping[str, Order]) -> tuple[Tensor, int]:
-    if not isinstance(order, Mapping):
-        return places_of(order, site.size)
-    if site.name not in order:
-        raise ArgumentError(f"insert_gates_: order names no order for {site.name!r}, which is to be gated")
+    instead = ""
+    if isinstance(order, Mapping):
+        if site.name not in order:
+            raise ArgumentError(f"insert_gates_: order names no order for {site.name!r}, which is to be gated")
+        order = order[site.name]
+    elif not isinstance(order, str):
+        instead = "; a mapping from names to orders gives every gate its own"
     try:
-        return places_of(order[site.name], site.size)
+        return places_of(order, site.size)
     except ArgumentError as error:
-        raise ArgumentError(f"insert_gates_: order of {site.name!r}: {error}") from None
+        raise ArgumentError(f"insert_gates_: order of {site.name!r}: {error}{instead}") from None
 
 
 def _refuse_unknown_names(order: Mapping[str, Order], model: nn.Module, given: Example, plan: Plan) -> None:

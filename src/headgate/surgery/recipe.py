@@ -52,12 +52,11 @@ class Resize:
 
 @dataclass(frozen=True)
 class Write:
-    """The layer at `path` writes its outputs into `places` among `width` channels along `channel_dim`."""
+    """The layer at `path` writes its outputs into `places` among `width` channels."""
 
     path: str
     places: Ranges
     width: int
-    channel_dim: int
 
 
 @dataclass(frozen=True)

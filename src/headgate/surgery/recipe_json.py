@@ -25,10 +25,7 @@ def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
         "dense": {name: list(shape) for name, shape in recipe.dense},
         "cuts": cuts,
         "sizes": sizes,
-        "writes": {
-            write.path: {"places": _flat(write.places), "width": write.width, "channel_dim": write.channel_dim}
-            for write in recipe.writes
-        },
+        "writes": {write.path: {"places": _flat(write.places), "width": write.width} for write in recipe.writes},
         "gone": list(recipe.gone),
         "reads": {read.path: {"places": _flat(read.places), "width": read.width} for read in recipe.reads},
         "scales": list(recipe.scales),
@@ -64,9 +61,8 @@ def recipe_from_json(data: Any) -> Recipe:
 
 
 def _write(path: str, data: Any) -> Write:
-    given = fields(data, ("places", "width", "channel_dim"), f"writes of {path}")
-    places = _ranges(given["places"], path)
-    return Write(path, places, integer(given["width"], path), integer(given["channel_dim"], path))
+    given = fields(data, ("places", "width"), f"writes of {path}")
+    return Write(path, _ranges(given["places"], path), integer(given["width"], path))
 
 
 def _read(path: str, data: Any) -> Read:

@@ -105,7 +105,7 @@ def _write(plan: Plan, branch: Branch, keep: Keep) -> Write | None:
     stream, written = rows_left(plan, branch, keep)
     if torch.equal(stream, written):
         return None
-    return Write(branch.path, ranges_of(written[stream].nonzero().squeeze(1)), int(stream.sum()), branch.dim)
+    return Write(branch.path, ranges_of(written[stream].nonzero().squeeze(1)), int(stream.sum()))
 
 
 def _read(plan: Plan, reader: Reader, keep: Keep) -> Read | None:
