@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 
@@ -21,7 +22,18 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         part.write_bytes(content)
         part.replace(place)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # as when a disk is full
     finally:
+        part.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Removes what `write_whole` wrote, if it is there, and what it left where it was killed."""
+    path.unlink(missing_ok=True)
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         part.unlink(missing_ok=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate_lab.files import why_not_writable, write_whole
+from headgate_lab.files import remove, why_not_writable, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -34,6 +35,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*a\.txt'$"):
+        write_whole(tmp_path / "a.txt", b"new")
+
+
+def test_a_file_is_removed_with_what_a_kill_left_beside_it(tmp_path: Path) -> None:
+    for name in ("a.txt", ".a.txt.12.part", ".b.txt.12.part", "b.txt"):
+        (tmp_path / name).touch()
+    remove(tmp_path / "a.txt")
+    remove(tmp_path / "a.txt")
+    assert {path.name for path in tmp_path.iterdir()} == {"b.txt", ".b.txt.12.part"}
 
 
 def test_writable_is_found_out_without_a_trace(tmp_path: Path) -> None:

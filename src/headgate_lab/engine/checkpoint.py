@@ -39,20 +39,28 @@ def checkpoint_path(out: Path, jobs: Sequence[Job]) -> Path:
 
 
 def begun(jobs: Sequence[Job], out: Path) -> list[list[Job]]:
-    """Trainings of which there is a checkpoint and whose jobs are all among these: they can go on as they were."""
+    """Trainings of which there is a checkpoint and whose jobs are all among these: they can go on as they were.
+
+    Those with the most epochs behind them come first.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read.
+    """
     by_name = {job.name: job for job in jobs}
     paths = (out / experiment for experiment in dict.fromkeys(job.recipe.experiment for job in jobs))
-    found = (names_in(file) for path in paths for file in sorted(path.glob("unfinished-*.pt")))
-    return [[by_name[name] for name in names] for names in found if names and by_name.keys() >= set(names)]
+    found = [_looked_into(file) for path in paths for file in sorted(path.glob("unfinished-*.pt"))]
+    farthest = sorted(found, key=lambda one: -one[1])
+    return [[by_name[name] for name in names] for names, _ in farthest if names and by_name.keys() >= set(names)]
 
 
-def names_in(path: Path) -> list[str]:
-    """The names of the jobs whose state is in a file; none if it cannot be read, or is of older code."""
+def _looked_into(path: Path) -> tuple[list[str], int]:
+    """The names of the jobs whose state is in a file, none if it is of older code, and their epochs."""
     try:
         # Tensors stay where they are: they may be a gigabyte, and of a device that is not here.
-        return list(torch.load(path, weights_only=True, mmap=True, map_location="meta").get("jobs", ()))
-    except Exception:  # whoever wants to go on from it is told what is wrong with it
-        return []
+        state = torch.load(path, weights_only=True, mmap=True, map_location="meta")
+        return list(state.get("jobs", ())), len(state.get("epochs", ()))
+    except Exception as error:
+        raise _unusable(path, error) from error
 
 
 def save_checkpoint(path: Path, jobs: Sequence[Job], training: Training, progress: Progress) -> None:
@@ -85,9 +93,13 @@ def load_checkpoint(path: Path, training: Training, device: torch.device, precis
             training.load_state_dict(state["training"])
             return Progress(precision, state["epochs"], state["seconds"], state.get("networks", {}))
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise CheckpointError(f"cannot go on from {path} ({first}); remove it to start that training anew") from error
+        raise _unusable(path, error) from error
     raise CheckpointError(
         f"{path} has learned in {before}, not in {precision}: go on with --precision {before}, or remove it to start "
         "that training anew"
     )
+
+
+def _unusable(path: Path, error: Exception) -> CheckpointError:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return CheckpointError(f"cannot go on from {path} ({first}); remove it to start that training anew")

@@ -78,9 +78,8 @@ class Network:
 
     def begin_epoch(self) -> bool:
         """Prepares the next epoch; whether the step has become another one, so that it must be captured anew."""
-        shrinks = self.companion is not None and self.companion.settled and not self.diverged
-        if shrinks:
-            self._go_on_small_()
+        settled = self.companion is not None and self.companion.settled and not self.diverged
+        shrinks = settled and self._goes_on_small_()
         self.batches.shuffle_()
         self.loss.zero_()
         self.share.zero_()
@@ -169,6 +168,14 @@ class Network:
         self.batches.load_state_dict(state["batches"])
         self.noise.set_state(state["noise"].cpu())
         self.done = state["done"]
+
+    def _goes_on_small_(self) -> bool:
+        """Whether the network could be exchanged for the small one; at the end it is told why one could not."""
+        try:
+            self._go_on_small_()
+        except hg.CompactionError:
+            return False
+        return True
 
     def _go_on_small_(self) -> None:
         """Exchanges the network for the small one; the companion's work is done."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headgate_lab.engine.job import Job, Metrics
+from headgate_lab.engine.job import Job, Metric, Metrics
 from headgate_lab.files import write_whole
 
 RECORD = "record.json"
@@ -42,8 +43,13 @@ def write_run(
 ) -> Path:
     """Writes the record of a finished run into its folder below `out`; metrics of epochs become columns.
 
+    What is no finite number in an epoch, of a network that diverged, is None there; among results it may not be.
     `seconds` is the time by stage of the whole training, in which `together` jobs ran side by side. Where they shared
     networks in some stages, `networks` says how many there were in each.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: a result is no finite number.
     """
     names = list(dict.fromkeys(name for metrics in epochs for name in metrics))
     record = {
@@ -53,7 +59,7 @@ def write_run(
         "config": job.recipe.config(),
         "seed": job.seed,
         "metrics": {
-            "epochs": {name: [metrics.get(name) for metrics in epochs] for name in names},
+            "epochs": {name: [_finite(metrics.get(name)) for metrics in epochs] for name in names},
             "final": dict(final),
         },
         "environment": dict(environment),
@@ -66,6 +72,10 @@ def write_run(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(record, allow_nan=False) + "\n").encode())
     return path
+
+
+def _finite(value: Metric) -> Metric:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from headgate_lab.engine.checkpoint import Progress, begun, checkpoint_path, loa
 from headgate_lab.engine.job import FAILED, InStages, Job, Metrics, Training
 from headgate_lab.engine.precision import precision_on
 from headgate_lab.engine.record import RECORD, read_run, write_run
+from headgate_lab.files import remove
 
 # A checkpoint costs little, but an epoch may cost less.
 SECONDS_BETWEEN_CHECKPOINTS = 15.0
@@ -88,14 +89,17 @@ def run(
 
 
 def _to_run(jobs: Sequence[Job], out: Path, together: int) -> list[list[Job]]:
-    """What was begun, then what was not; checkpoints of trainings whose records are all there are removed."""
+    """What was begun, farthest first, then what was not.
+
+    Of a job that several checkpoints are of, the farthest counts. Those whose records are all there are removed.
+    """
     left, batch_list = dict.fromkeys(job for job in jobs if not is_finished(job, out)), list[list[Job]]()
     for batch in begun(jobs, out):
-        if not left.keys() & batch:
-            checkpoint_path(out, batch).unlink(missing_ok=True)
-            continue
-        batch_list.append(batch)
-        left = dict.fromkeys(job for job in left if job not in batch)
+        if left.keys() & batch:
+            batch_list.append(batch)
+            left = dict.fromkeys(job for job in left if job not in batch)
+        elif all(is_finished(job, out) for job in batch):
+            remove(checkpoint_path(out, batch))
     return batch_list + batches(list(left), together)
 
 
@@ -150,7 +154,7 @@ def _run_together(jobs: list[Job], place: Place, watch: Watch, until: float) -> 
     if without_result:
         save_checkpoint(path, jobs, training, progress)
     else:
-        path.unlink(missing_ok=True)
+        remove(path)
     return [Failure(jobs[number], reason) for number, reason in (reasons | without_result).items()]
 
 
@@ -172,7 +176,9 @@ def _finish(
     failed = {number: str(metrics[FAILED]) for number, metrics in enumerate(final) if FAILED in metrics}
     alive = [number for number in range(len(jobs)) if number not in {*reasons, *failed}]
     for number in alive:
-        if not is_finished(jobs[number], place.out):
+        if is_finished(jobs[number], place.out):
+            continue
+        try:
             write_run(
                 place.out,
                 jobs[number],
@@ -183,7 +189,10 @@ def _finish(
                 networks=progress.networks,
                 together=len(jobs),
             )
-    watch.end([jobs[number] for number in alive], [final[number] for number in alive])
+        except ValueError as error:  # which must not stop those beside it
+            failed[number] = f"its results cannot be recorded: {error}"
+    recorded = [number for number in alive if number not in failed]
+    watch.end([jobs[number] for number in recorded], [final[number] for number in recorded])
     return failed
 
 

@@ -136,9 +136,10 @@ class Staged:
         for network, (_, best) in zip(before, self.best, strict=False):
             network.model.load_state_dict(best)
         weights = [_weights(network) for network in before]
+        # Before there are more networks: a graph that refers to itself would hold its memory for a while.
+        self.networks.captured = None
         after = [stage.fork(job, before[number]) for job, number in enumerate(self._network_of_job)]
         self.at_forks, self.best = [*self.at_forks, weights], []
-        self.networks.captured = None  # a graph that refers to itself would hold its memory for a while
         self.networks = SideBySide(after, self._finish)
 
 

@@ -94,7 +94,7 @@ class Cifar(Classification):
         method: "paper": gates before BatchNorm, none on streams, moved by the weights' optimizer, decay included.
             "ours": gates everywhere, closed by a budget. "narrower": the control. "found": the other one, the widths
             that "ours" finds, with fresh weights.
-        reach: with "ours", the fraction of the training by which the size is met.
+        reach: with "ours" and "found", the fraction of the training by which the size is met.
         macs: instead of parameters, the fraction of multiply-accumulates wanted.
         train_on: with "ours", whether the rest of the training goes on with the small network.
         optimizer: of weights and, with "paper", of offsets.

@@ -1,9 +1,10 @@
 """One network pruned by one of several methods, so that they can be compared: the same images, the same epochs in all.
 
 All learn from the same nine tenths of the training images; the rest tells how the training goes and, where a method
-chooses among its epochs, which it takes. Every method has the optimizer, rate and decay of its own authors, with two
-things in common: batches of 128, but in ChipNet's pruning, and no choice by test accuracy. PreResNets are those of
-bottlenecks, as Network Slimming has them; ChipNet's masks stand where Network Slimming's scales are.
+chooses among its epochs, which it takes. Widths that were found learn for these epochs after their search. Every method
+has the optimizer, rate and decay of its own authors, with two things in common: batches of 128, but in ChipNet's
+pruning, and no choice by test accuracy. PreResNets are those of bottlenecks, as Network Slimming has them; ChipNet's
+masks stand where Network Slimming's scales are.
 """
 
 from __future__ import annotations

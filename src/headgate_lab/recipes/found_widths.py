@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+import headgate as hg
 from headgate_lab.engine.images import Resident
 from headgate_lab.engine.job import Job, Metrics
 from headgate_lab.engine.network import Network
@@ -55,11 +56,17 @@ class FoundWidths:
 
 
 def with_fresh_weights(network: Network, job: Job, train: Resident, example: torch.Tensor) -> Network:
-    """A network of the widths that one has found, drawn from the job's seed; one that has diverged goes on as it is."""
+    """A network of the widths that one has found, drawn from the job's seed.
+
+    One that has diverged or cannot be cut, of which nothing will be told in the end, goes on as it is.
+    """
     if network.diverged:
         return network
     recipe = cast(Classification, job.recipe)
-    small = network.method.small(network.model, example)
+    try:
+        small = network.method.small(network.model, example)
+    except hg.HeadgateError:
+        return network
     drawn_anew_(small, job.seed)
     batches = batches_of(recipe, train, job.seed)
     return Network(small, Narrower(), batches, recipe.optimization(), recipe.length, job.seed)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headgate_lab.paper import PAPER
-from headgate_lab.report.runs import Record, Runs, by_recipe
+from headgate_lab.report.runs import Record, Runs, by_recipe, died
 from headgate_lab.report.table import NOTHING, Sheet
 
 # The experiments whose methods meet at sizes.
@@ -96,6 +96,8 @@ def _told(groups: Sequence[Runs]) -> str:
         params, text = group.final("params"), _spread(group.final("accuracy_before"))
         if group.config.get("strength") is not None and params:
             text += f" at {statistics.fmean(params) / 1000:,.0f}k{'' if _kept_accuracy(group) else '+'}"
+        if dead := sum(map(died, group.records)):
+            text += f" ({dead} of {len(group.records)} dead)"
         texts.append(text)
     return ", ".join(texts) or NOTHING
 

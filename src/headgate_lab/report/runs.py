@@ -49,9 +49,16 @@ class Runs:
         return [end[one] for end in both], [end[other] for end in both]
 
     def curves(self, metric: str) -> list[list[Any]]:
-        """A metric of every epoch, by run, for the runs that have it."""
+        """A metric of every epoch, by run, for the runs that have it.
+
+        Raises:
+            ReportError: runs of this recipe have unequally many epochs.
+        """
         columns = (record["metrics"]["epochs"].get(metric) for record in self.records)
-        return [column for column in columns if column]
+        found = [column for column in columns if column]
+        if len({len(column) for column in found}) > 1:
+            raise ReportError(f"{self.setting}: its records tell {metric} of unequally many epochs")
+        return found
 
 
 def same(one: object, other: object) -> bool:
@@ -118,12 +125,14 @@ def differing(groups: Sequence[Runs]) -> list[str]:
 def provenance(records: Sequence[Record]) -> str:
     """Where records come from, in one line: how many runs, seeds and epochs, devices, versions of torch, commits.
 
-    And the precision, where a run was asked for one.
+    And the precision, where a run was asked for one, and how many ended in dead networks.
     """
     seeds = len({record["seed"] for record in records})
     parts = [f"{len(records)} run{'s' * (len(records) != 1)} of {seeds} seed{'s' * (seeds != 1)}"]
     if epochs := {_epochs(record) for record in records} - {0}:
         parts[0] += f" for {' or '.join(map(str, sorted(epochs)))} epochs"
+    if dead := sum(died(record) for record in records):
+        parts.append(f"{dead} ended dead, which have an accuracy and no size")
     for name, short in (("device", None), ("torch", None), ("commit", 10)):
         known = dict.fromkeys(str(record["environment"].get(name, "unknown"))[:short] for record in records)
         what = f"{name}s" if name == "commit" and len(known) > 1 else name
@@ -133,6 +142,11 @@ def provenance(records: Sequence[Record]) -> str:
         times = "" if asked[name] == len(records) else f" (of {asked[name]} run{'s' * (asked[name] != 1)})"
         parts.append(f"precision {name}{times}")
     return "; ".join(parts)
+
+
+def died(record: Record) -> bool:
+    """Whether the network answers the same whatever it is asked, or has diverged: it has an accuracy and no size."""
+    return bool(record["metrics"]["final"].get("dead"))
 
 
 def _epochs(record: Record) -> int:

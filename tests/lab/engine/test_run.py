@@ -216,6 +216,61 @@ def test_what_was_begun_goes_on_however_many_are_asked_for(together: int, tmp_pa
     assert not list(tmp_path.rglob("*.pt"))
 
 
+class LeavingAfter(Silent):
+    """Interrupted when so many epochs are done; the last one of them is not saved."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self.last = epochs + 1
+
+    def epoch(self, number: int, metrics: Any) -> None:
+        if number == self.last:
+            raise KeyboardInterrupt
+
+
+def test_of_a_job_begun_twice_the_farthest_counts_and_none_is_lost(tmp_path: Path) -> None:
+    jobs = [Job(StraightLine(2.0, length=6), seed) for seed in range(3)]
+    run(jobs, here(tmp_path / "whole"), Silent(), together=3)
+    place, watch = here(tmp_path / "broken"), Silent()
+    for some, epochs in ((jobs, 1), (jobs[2:], 4), (jobs, 4)):
+        with pytest.raises(KeyboardInterrupt):
+            run(some, place, LeavingAfter(epochs), together=3)
+    paths = {checkpoint_path(place.out, jobs), checkpoint_path(place.out, jobs[2:])}
+    assert set(tmp_path.rglob("*.pt")) == paths
+    run(jobs, place, watch, together=3)
+    assert watch.began == [4, 1] or watch.began == [4, 4]
+    for job in jobs:
+        assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_what_a_kill_left_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
+    job = Job(StraightLine(2.0, length=6), 0)
+    path = checkpoint_path(tmp_path, [job])
+    path.parent.mkdir(parents=True)
+    left = path.with_name(f".{path.name}.123.part")
+    left.write_bytes(b"half of a check")
+    run([job], here(tmp_path), Silent())
+    assert not list(tmp_path.rglob("*.part")) and len(read_runs(tmp_path, "line")) == 1
+
+
+def test_what_is_no_number_between_epochs_is_nothing_and_among_results_fails_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, epoch, done = [Job(StraightLine(2.0), seed) for seed in range(3)], Lined.epoch, Lined.finish
+    odd: tuple[dict[str, float], ...] = ({}, {"offset": math.nan}, {})
+    monkeypatch.setattr(
+        Lined, "epoch", lambda training: [{**a, **b} for a, b in zip(epoch(training), odd, strict=True)]
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Lined, "finish", lambda training: [*done(training)[:2], {"slope": math.inf}])
+        (failure,) = run(jobs, here(tmp_path), Silent(), together=3)
+    assert failure.job == jobs[2] and "cannot be recorded" in failure.reason
+    assert len(read_runs(tmp_path, "line")) == 2
+    assert metrics_of(tmp_path, jobs[1])["epochs"]["offset"] == [None] * 5
+    assert run(jobs, here(tmp_path), Silent(), together=3) == []
+
+
 def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path) -> None:
     jobs = [Job(StraightLine(3.0, length=40, pause=0.01), seed) for seed in range(2)]
     run(jobs, here(tmp_path / "whole"), Silent(), together=2)
@@ -263,8 +318,10 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, [job])
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=r"unfinished-.*remove it"):
-        run([job], here(tmp_path), Silent())
+    for jobs in ([job], [job, Job(StraightLine(2.0), 1)]):
+        with pytest.raises(CheckpointError, match=r"unfinished-.*remove it"):
+            run(jobs, here(tmp_path), Silent(), together=2)
+    assert path.read_bytes() == b"not a checkpoint"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"recipe": "x"})])

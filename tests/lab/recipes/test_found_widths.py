@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from headgate_lab.engine.job import Job, Training
+import headgate as hg
+from headgate_lab.engine.job import FAILED, Job, Training
+from headgate_lab.methods.budgeted import Budgeted
 from headgate_lab.models.preresnet import PreResNet
 from headgate_lab.recipes import cifar
 from headgate_lab.recipes.cifar import Cifar
@@ -75,6 +79,25 @@ def test_a_network_that_has_diverged_has_no_widths_and_does_not_stop_the_others(
     trained(found, 5)
     alive, dead = found.finish()
     assert (alive["dead"], dead["dead"], dead["params"]) == (0, 1, None)
+
+
+@pytest.mark.parametrize("method", ["found", "ours"])
+def test_a_network_that_cannot_be_cut_does_not_stop_the_others(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on as it is, and says in the end that there is no result."""
+    one = replace(cast(Cifar, job(method).recipe), train_on=True)
+    together = cast(Any, Cifar.start([Job(one, 0), Job(one, 1)], CPU))
+    network, small = together.networks if method == "ours" else together.networks.networks, Budgeted.small
+    models = [id(each.model) for each in network]
+
+    def failing(budgeted: Budgeted, model: nn.Module, example: Tensor) -> nn.Module:
+        if id(model) == models[1]:
+            raise hg.CompactionError("outputs differ")
+        return small(budgeted, model, example)
+
+    monkeypatch.setattr(Budgeted, "small", failing)
+    trained(together, 9 if method == "found" else 5)
+    alive, failed = together.finish()
+    assert alive["dead"] == 0 and failed == {FAILED: "outputs differ"}
 
 
 def test_it_resumes_in_either_part() -> None:

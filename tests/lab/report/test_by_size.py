@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate_lab.engine.record import read_runs
 from headgate_lab.report.by_size import by_size
+from headgate_lab.report.runs import provenance
 from headgate_lab.report.table import Sheet, markdown
 from tests.lab.report.synthetic import write
 
@@ -54,6 +55,16 @@ def test_a_size_that_lacks_what_keeps_the_accuracy_is_marked(tmp_path: Path) -> 
         write(tmp_path, "cifar", config, 0, {"accuracy": accuracy, "accuracy_before": 90.5, "params": 270_400})
     (line,) = by_size("cifar", list(read_runs(tmp_path, "cifar"))).lines
     assert line[4] == "90.50 at 270k, 90.50 at 270k+"
+
+
+def test_dead_networks_are_told(tmp_path: Path) -> None:
+    ours = {**VGG, "method": "ours", "params": 264_000}
+    write(tmp_path, "cifar", ours, 0, {"accuracy": 90.0, "accuracy_before": 90.0, "params": 263_000, "dead": 0})
+    write(tmp_path, "cifar", ours, 1, {"accuracy": 10.0, "accuracy_before": 10.0, "params": None, "dead": 1})
+    records = list(read_runs(tmp_path, "cifar"))
+    (line,) = by_size("cifar", records).lines
+    assert line[5] == "50.00 ± 56.57 (1 of 2 dead)"
+    assert "; 1 ended dead, which have an accuracy and no size; " in provenance(records)
 
 
 def test_runs_that_have_no_accuracy_say_nothing(tmp_path: Path) -> None:

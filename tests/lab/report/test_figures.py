@@ -388,6 +388,13 @@ def test_losses_of_every_epoch_and_what_moves(tmp_path: Path) -> None:
     assert not axes.patches
 
 
+def test_runs_of_unequally_many_epochs_are_refused(tmp_path: Path) -> None:
+    for seed in range(2):
+        write(tmp_path, "stability", {"method": "paper"}, seed, {}, {"loss": [1.0] * (5 + seed)})
+    with pytest.raises(ReportError, match="unequally many epochs"):
+        drawn(tmp_path, "stability")
+
+
 def test_stages_are_shaded(tmp_path: Path) -> None:
     config = {"method": "chipnet", "length": 2, "prune": 1, "finetune": 3}
     write(tmp_path, "stability", config, 0, {}, {"loss": [1.0] * 6, "mask": [None, None, 0.5, None, None, None]})
