@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +55,7 @@ def export(model: nn.Module, example: Example, training: bool, operation: str) -
             # Averaging over all batches reads a counter back to the host, which cannot be traced; units do not mind.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
                 module.momentum = 0.1
-        with warnings.catch_warnings(), _without_logging():
+        with warnings.catch_warnings(), _without_logging(), _interrupts_waiting():
             warnings.simplefilter("ignore")
             return without_writes(torch.export.export(twin, example.args, example.kwargs))
     except Exception as error:
@@ -74,6 +77,32 @@ def uses_everything(program: ExportedProgram, model: nn.Module) -> bool:
         if node.op == "placeholder" and node.users and users.get(node.name)
     }
     return all(name in used for name, _ in model.named_parameters())
+
+
+@contextmanager
+def _interrupts_waiting() -> Iterator[None]:
+    """A first Ctrl-C has its effect afterwards: in the midst of a tracing it may end the process, or have none.
+
+    torch calls Python from C++ there, which does not expect it. A second one does not wait.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    waiting: list[FrameType | None] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if waiting:
+            before(number, frame)
+        waiting.append(frame)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            before(signal.SIGINT, waiting[0])
 
 
 @contextmanager
