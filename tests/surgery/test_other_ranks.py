@@ -65,9 +65,12 @@ def test_equal_whatever_axes_there_are_before_channels(name: str, offset: float,
         write.offset.fill_(offset)
     small = hg.compact(model)
     hg.save(small, tmp_path / "small.safetensors")
+    torch.compiler.reset()
+    compiled = torch.compile(small, fullgraph=True, backend="eager")
     again = hg.load(tmp_path / "small.safetensors", lambda: build().double())
     for shape in (example, *others):
         x = torch.randn(shape, dtype=torch.float64)
         expected = outputs(model, x)
         assert error(expected, outputs(small, x)) < LIMIT, shape
+        assert error(expected, outputs(compiled, x)) < LIMIT, shape
         assert error(expected, outputs(again.eval(), x)) < LIMIT, shape

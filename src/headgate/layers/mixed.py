@@ -67,4 +67,7 @@ def channel_axis(layer: nn.Module) -> int:
         return 1
     if isinstance(layer, nn.modules.conv._ConvNd):
         return -1 - len(layer.kernel_size)
-    return -1 - next((rank for rank, norm in enumerate(_INSTANCE_NORMS, 1) if isinstance(layer, norm)), 0)
+    for rank, norm in enumerate(_INSTANCE_NORMS, 1):
+        if isinstance(layer, norm):
+            return -1 - rank
+    return -1
