@@ -15,6 +15,8 @@ from headgate_lab.report.runs import ReportError, Runs
 
 # Panels side by side, and the inches of one.
 COLUMNS, PANEL = 2, (5.25, 4.0)
+# Behind the longest bar, for the legend.
+ROOM = 1.4
 COLORS = {"minutes_training": "C0", "minutes_pruning": "0.6", "minutes_finetuning": "C3"}
 
 
@@ -48,7 +50,7 @@ def _draw_times(axes: Axes, groups: Sequence[Runs]) -> None:
         axes.barh(labels, wide, left=left, color=color, label=kind.removeprefix("minutes_"))
         left = [before + more for before, more in zip(left, wide, strict=True)]
     axes.invert_yaxis()
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, ROOM * (max(left) or 1))
     unequal = "\n(means of networks of unequal size)" if any(len(alike) > 1 for alike in methods.values()) else ""
     plain(axes, title=f"time by stage{unequal}", xlabel="minutes a network")
 
