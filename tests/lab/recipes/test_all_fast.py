@@ -35,7 +35,7 @@ def recorded(method: str, out: Path) -> dict[str, Any]:
 
 def few(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget needs some steps."""
-    stored = few_images(3, 8, 60 if method == "ours" else 20)
+    stored = few_images(3, 8, 60 if method in ("ours", "found") else 20)
     monkeypatch.setattr(cifar, "_images", lambda dataset: stored)
     monkeypatch.setitem(cifar.NETWORKS, "preresnet164", lambda classes, width: PreResNet(20, classes, width / 2))
 
