@@ -228,19 +228,22 @@ class LeavingAfter(Silent):
             raise KeyboardInterrupt
 
 
-def test_of_a_job_begun_twice_the_farthest_counts_and_none_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone_is_farther", [True, False])
+def test_of_a_job_begun_twice_the_farthest_counts_and_none_is_lost(alone_is_farther: bool, tmp_path: Path) -> None:
     jobs = [Job(StraightLine(2.0, length=6), seed) for seed in range(3)]
     run(jobs, here(tmp_path / "whole"), Silent(), together=3)
-    place, watch = here(tmp_path / "broken"), Silent()
-    for some, epochs in ((jobs, 1), (jobs[2:], 4), (jobs, 4)):
+    place, watch, alone = here(tmp_path / "broken"), Silent(), jobs[2:]
+    steps = ((jobs, 1), (alone, 4), (jobs, 4)) if alone_is_farther else ((jobs, 1), (alone, 1), (jobs, 4), (jobs, 5))
+    for some, epochs in steps:
         with pytest.raises(KeyboardInterrupt):
             run(some, place, LeavingAfter(epochs), together=3)
-    paths = {checkpoint_path(place.out, jobs), checkpoint_path(place.out, jobs[2:])}
-    assert set(tmp_path.rglob("*.pt")) == paths
+        assert checkpoint_path(place.out, some).exists()
+    assert set(tmp_path.rglob("*.pt")) == {checkpoint_path(place.out, jobs), checkpoint_path(place.out, alone)}
     run(jobs, place, watch, together=3)
-    assert watch.began == [4, 1] or watch.began == [4, 4]
+    assert watch.began == ([4, 1] if alone_is_farther else [5])
     for job in jobs:
         assert metrics_of(tmp_path / "broken", job) == metrics_of(tmp_path / "whole", job)
+    run(jobs, place, watch, together=3)
     assert not list(tmp_path.rglob("*.pt"))
 
 
